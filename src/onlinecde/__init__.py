@@ -1,0 +1,79 @@
+"""Online prediction from irregular, partly observed time series with Neural CDEs.
+
+`import onlinecde as oc`: series (`oc.SeriesBatch`), control paths (`oc.controls`), the solver
+(`oc.solve`), models (`oc.NeuralCDE` and the baselines), and promises that can be measured
+(`oc.audit`). Names are loaded when first used, so that the command line starts at once.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from onlinecde.version import __version__
+
+if TYPE_CHECKING:
+    from onlinecde import audit, controls, data
+    from onlinecde.artifacts import load, save
+    from onlinecde.controls import Encoding, Measurability, recommend
+    from onlinecde.models import GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE
+    from onlinecde.series import SeriesBatch, SeriesError
+    from onlinecde.solvers import MLPVectorField, SolverError, VectorField, solve
+
+_HOMES = {
+    "GRU": "models",
+    "GRUD": "models",
+    "GRUdt": "models",
+    "GRUdtIntensity": "models",
+    "ODERNN": "models",
+    "Encoding": "controls",
+    "MLPVectorField": "solvers",
+    "Measurability": "controls",
+    "NeuralCDE": "models",
+    "SeriesBatch": "series",
+    "SeriesError": "series",
+    "SolverError": "solvers",
+    "VectorField": "solvers",
+    "load": "artifacts",
+    "recommend": "controls",
+    "save": "artifacts",
+    "solve": "solvers",
+}
+_MODULES = ("audit", "controls", "data", "kernels", "models", "series", "solvers")
+
+__all__ = [
+    "GRU",
+    "GRUD",
+    "ODERNN",
+    "Encoding",
+    "GRUdt",
+    "GRUdtIntensity",
+    "MLPVectorField",
+    "Measurability",
+    "NeuralCDE",
+    "SeriesBatch",
+    "SeriesError",
+    "SolverError",
+    "VectorField",
+    "__version__",
+    "audit",
+    "controls",
+    "data",
+    "load",
+    "recommend",
+    "save",
+    "solve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(f"onlinecde.{_HOMES[name]}"), name)
+    elif name in _MODULES:
+        value = import_module(f"onlinecde.{name}")
+    else:
+        raise AttributeError(f"module 'onlinecde' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

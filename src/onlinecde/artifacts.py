@@ -1,0 +1,335 @@
+"""A model as a folder: `model.safetensors` and `manifest.json`; written whole or not at all, no pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import platform
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import torch
+from safetensors.torch import load as read_tensors
+from safetensors.torch import save as write_tensors
+from torch import Tensor
+
+from onlinecde.models import MODELS, OnlineModel
+from onlinecde.version import __version__
+
+FORMAT = "onlinecde model"
+VERSION = 1
+WEIGHTS, MANIFEST, CARD = "model.safetensors", "manifest.json", "README.md"
+_LARGEST_MANIFEST = 4 * 2**20
+_LARGEST_WEIGHTS = 16 * 2**30
+_LARGEST_NUMBER = 2**31
+_LAYER_COUNTS = ("depth", "layers")
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class ArtifactError(ValueError):
+    """A model folder that cannot be written or must not be trusted; the message says what is wrong."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What `manifest.json` says of a saved model."""
+
+    model: str
+    """Name of its class."""
+    config: dict[str, Any]
+    """Arguments of its constructor."""
+    bytes: int
+    """Size of the weights file."""
+    sha256: str
+    """of the weights file"""
+    channels: tuple[str, ...] | None = None
+    units: tuple[str, ...] | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    format: str = FORMAT
+    version: int = VERSION
+
+
+def save(
+    model: OnlineModel,
+    folder: str | os.PathLike[str],
+    *,
+    extra: Mapping[str, Any] | None = None,
+    channels: Sequence[str] | None = None,
+    units: Sequence[str] | None = None,
+    card: str | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write a model to a folder; whoever looks, at any moment, finds all of it or none.
+
+    `channels` and `units` name what its channels are; `extra` is anything that can be JSON (task,
+    metrics, ...); `card` becomes `README.md`. A folder that is there already is refused, unless
+    `overwrite` is given and it holds a saved model: then the new one takes its place in one move.
+
+    >>> save(model, "out/model", extra={"task": "sepsis"})  # doctest: +SKIP
+    """
+    target = Path(folder)
+    _check_target(target, overwrite)
+    weights = write_tensors(_tensors(model))
+    manifest = Manifest(
+        model=type(model).__name__,
+        config=_as_json(getattr(model, "config", None), "the model's config"),
+        bytes=len(weights),
+        sha256=hashlib.sha256(weights).hexdigest(),
+        channels=_names(channels, model.channels, "channels"),
+        units=_names(units, model.channels, "units"),
+        versions={
+            "onlinecde": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "safetensors": safetensors.__version__,
+            "python": platform.python_version(),
+        },
+        extra=_as_json(extra or {}, "extra"),
+    )
+    text = json.dumps(asdict(manifest), indent=2, sort_keys=True, allow_nan=False) + "\n"
+    files = {WEIGHTS: weights, MANIFEST: text.encode()}
+    if card is not None:
+        files[CARD] = card.encode()
+    try:
+        _write(files, target, overwrite)
+    except OSError as error:
+        raise ArtifactError(f"{target} cannot be written: {error}.") from error
+    return target
+
+
+def load(
+    folder: str | os.PathLike[str], *, models: Mapping[str, type[OnlineModel]] | None = None
+) -> OnlineModel:
+    """Read a model that `save` wrote, in eval mode on the CPU; nothing in the folder is run.
+
+    `models` adds classes of one's own, by name, to those of this library. Other files in the
+    folder are ignored.
+
+    Raises:
+        ArtifactError: the folder is damaged, incomplete or not what it says it is.
+    """
+    home = Path(folder)
+    manifest = read_manifest(home)
+    known = {**MODELS, **(models or {})}
+    if manifest.model not in known:
+        raise ArtifactError(
+            f"{home}: the model is a {manifest.model!r}, which is none of {', '.join(known)}: "
+            "give its class in `models`, or use the version of onlinecde that wrote it."
+        )
+    data = _read_file(home, WEIGHTS, min(manifest.bytes, _LARGEST_WEIGHTS))
+    if len(data) != manifest.bytes or hashlib.sha256(data).hexdigest() != manifest.sha256:
+        raise ArtifactError(
+            f"{home}: {WEIGHTS} is not the file the manifest was written for: it is damaged, cut "
+            "short or exchanged. Copy the folder again."
+        )
+    try:
+        tensors = read_tensors(data)
+    except Exception as error:  # safetensors, numpy and torch each raise their own
+        raise ArtifactError(f"{home}: {WEIGHTS} is not a safetensors file ({error}).") from error
+    return _build(known[manifest.model], manifest.config, tensors, home)
+
+
+def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
+    """Read what a folder says of its model, without reading the weights."""
+    home = Path(folder)
+    if not home.is_dir():
+        raise ArtifactError(f"{home} is not a folder: give the folder of a saved model.")
+    try:
+        told = json.loads(_read_file(home, MANIFEST, _LARGEST_MANIFEST))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ArtifactError):
+            raise
+        raise ArtifactError(f"{home}: {MANIFEST} is not JSON ({error}).") from error
+    if not isinstance(told, dict) or told.get("format") != FORMAT:
+        raise ArtifactError(f"{home}: {MANIFEST} does not describe an onlinecde model.")
+    if told.get("version") != VERSION:
+        raise ArtifactError(
+            f"{home}: the manifest has version {told.get('version')!r}, this onlinecde reads "
+            f"{VERSION}: use the onlinecde that wrote it."
+        )
+    for name, kind in _KINDS.items():
+        if not isinstance(told.get(name), kind) or isinstance(told.get(name), bool):
+            raise ArtifactError(f"{home}: `{name}` in {MANIFEST} is missing or of a wrong type.")
+    unknown = set(told) - {f.name for f in fields(Manifest)}
+    if unknown:
+        raise ArtifactError(f"{home}: {MANIFEST} has an entry {min(unknown)!r} of no known meaning.")
+    for name in ("channels", "units"):
+        names = told.get(name)
+        if names is not None:
+            if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+                raise ArtifactError(f"{home}: `{name}` in {MANIFEST} is not a list of names.")
+            told[name] = tuple(names)
+    return Manifest(**told)
+
+
+_KINDS = {"model": str, "config": dict, "bytes": int, "sha256": str, "versions": dict, "extra": dict}
+
+
+def _build(
+    cls: type[OnlineModel], config: dict[str, Any], tensors: dict[str, Tensor], home: Path
+) -> OnlineModel:
+    """A model of the class with these tensors, which must be exactly its own."""
+    unknown = set(config) - set(inspect.signature(cls).parameters)
+    if unknown:
+        raise ArtifactError(f"{home}: {cls.__name__} takes no argument {min(unknown)!r}.")
+    for name, value in config.items():
+        most = len(tensors) if name in _LAYER_COUNTS else _LARGEST_NUMBER
+        if isinstance(value, int) and not -_LARGEST_NUMBER <= value <= most:
+            raise ArtifactError(f"{home}: `{name}` is {value}, which no model of this size has.")
+    # On the meta device a model has shapes and no memory, however large it claims to be.
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with torch.device("meta"):
+                plan = cls(**config)
+            _check_tensors(plan.state_dict(), tensors, home)
+            model = cls(**config)
+        except ArtifactError:
+            raise
+        except Exception as error:  # whatever a constructor makes of a config it cannot take
+            raise ArtifactError(
+                f"{home}: {cls.__name__} cannot be built from the manifest's config ({error})."
+            ) from error
+    model.load_state_dict(tensors, assign=True)
+    return model.eval()
+
+
+def _check_tensors(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], home: Path) -> None:
+    for name in wanted.keys() - given.keys():
+        raise ArtifactError(f"{home}: the weights lack the tensor {name!r}.")
+    for name in given.keys() - wanted.keys():
+        raise ArtifactError(f"{home}: the weights hold a tensor {name!r} the model does not have.")
+    usual = torch.get_default_dtype()
+    kinds = {given[name].dtype for name, tensor in wanted.items() if tensor.dtype == usual}
+    for name, tensor in wanted.items():
+        found = given[name]
+        if found.shape != tensor.shape:
+            raise ArtifactError(
+                f"{home}: tensor {name!r} has shape {tuple(found.shape)}, the model needs "
+                f"{tuple(tensor.shape)}."
+            )
+        fits = found.dtype in _FLOATS if tensor.dtype == usual else found.dtype == tensor.dtype
+        if not fits or len(kinds) > 1:
+            raise ArtifactError(f"{home}: tensor {name!r} has a dtype of its own, {found.dtype}.")
+
+
+def _tensors(model: OnlineModel) -> dict[str, Tensor]:
+    held = model.state_dict()
+    for name, value in held.items():
+        if not isinstance(value, Tensor):
+            raise ArtifactError(f"the model's state holds {name!r}, which is not a tensor.")
+    # Views of one tensor would be one in the file: each gets memory of its own.
+    return {name: value.detach().cpu().clone().contiguous() for name, value in held.items()}
+
+
+def _as_json(told: Any, what: str) -> dict[str, Any]:
+    if not isinstance(told, Mapping):
+        raise ArtifactError(f"{what} is a {type(told).__name__}: give names and plain values.")
+    try:
+        copy = json.loads(json.dumps(dict(told), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArtifactError(
+            f"{what} cannot be written as JSON ({error}): give numbers, texts, lists and the like."
+        ) from error
+    return copy
+
+
+def _names(names: Sequence[str] | None, channels: int, what: str) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if isinstance(names, str) or len(names) != channels:
+        raise ArtifactError(f"{len(names)} {what} for {channels} channels: give one for each.")
+    return tuple(str(name) for name in names)
+
+
+def _read_file(home: Path, name: str, most: int) -> bytes:
+    """The bytes of a plain file in the folder, at most `most`; links and devices are refused."""
+    # Opening must neither follow a link nor wait for the other end of a pipe.
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        with open(os.open(home / name, flags), "rb") as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise ArtifactError(f"{home}: {name} is not a plain file.")
+            if about.st_size > most:
+                raise ArtifactError(f"{home}: {name} has {about.st_size} bytes, more than {most}.")
+            return file.read(most)
+    except FileNotFoundError:
+        raise ArtifactError(f"{home}: {name} is missing: this is not a saved model.") from None
+    except OSError as error:
+        if (home / name).is_symlink():
+            raise ArtifactError(f"{home}: {name} is a link, not a file.") from error
+        raise ArtifactError(f"{home}: {name} cannot be read ({error}).") from error
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise ArtifactError(f"{target} is a file or a link: give the name of a folder.")
+    if target.is_dir() and any(target.iterdir()):
+        if not overwrite:
+            raise ArtifactError(
+                f"{target} is there already: give another folder, or overwrite=True."
+            )
+        if not (target / MANIFEST).is_file():
+            raise ArtifactError(f"{target} holds something else than a model: give another folder.")
+
+
+def _write(files: Mapping[str, bytes], target: Path, overwrite: bool) -> None:
+    """Write the files into a new folder beside the target, then let it take the target's place."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    try:
+        for name, data in files.items():
+            with (made / name).open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        made.chmod(0o755)
+        _sync(made)
+        try:
+            made.rename(target)
+        except OSError:
+            if not (overwrite and target.is_dir()):
+                raise
+            _exchange(made, target)
+        _sync(target.parent)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _exchange(new: Path, old: Path) -> None:
+    """Let two folders change places: in one move on Linux, elsewhere in two, one after the other."""
+    import ctypes
+
+    library = ctypes.CDLL(None, use_errno=True)
+    here, swap = -100, 2
+    if hasattr(library, "renameat2") and (
+        library.renameat2(here, os.fsencode(new), here, os.fsencode(old), swap) == 0
+    ):
+        return
+    aside = new.with_suffix(".old")
+    old.rename(aside)
+    try:
+        new.rename(old)
+    except OSError:
+        aside.rename(old)
+        raise
+    aside.rename(new)
+
+
+def _sync(folder: Path) -> None:
+    """Make the folder's entries last through a loss of power."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,43 @@
+"""Collects the commands and turns errors a user can mend into one clear message."""
+
+import sys
+
+import typer
+
+from onlinecde.cli import data, plot
+from onlinecde.cli.audit import audit
+from onlinecde.cli.properties import properties
+
+app = typer.Typer(
+    name="onlinecde",
+    help="Online prediction from irregular time series with Neural CDEs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+@app.callback()
+def root() -> None:
+    """Online prediction from irregular time series with Neural CDEs."""
+
+
+app.command()(audit)
+app.command()(properties)
+app.add_typer(data.app, name="data")
+app.add_typer(plot.app, name="plot")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; exit with 2 and one message where the user can mend what is wrong."""
+    try:
+        app(args=arguments)
+    except (ValueError, OSError) as error:
+        # Every refusal of bad input in this package is a ValueError that says what to do.
+        from rich.console import Console
+        from rich.text import Text
+
+        Console(stderr=True).print(
+            Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True
+        )
+        sys.exit(2)

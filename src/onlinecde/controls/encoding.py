@@ -1,0 +1,153 @@
+"""Observed series -> scaled, causal rows: the same numbers offline and online."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from onlinecde.controls.fill import observation_counts
+from onlinecde.series import SeriesBatch, SeriesError
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedSeries:
+    """A series in the model's units: what the control paths are built from."""
+
+    time: Tensor
+    """(stream, row) float64: scaled time."""
+    values: Tensor
+    """(stream, row, channel): scaled values, NaN where not observed."""
+    counts: Tensor | None
+    """(stream, row, channel): observations so far, as the encoding scales them, or None."""
+    times: Tensor
+    """(stream, row) float64: time as observed."""
+    lengths: Tensor
+    """(stream,) int64"""
+    streams: tuple[Hashable, ...]
+    """The streams' names, for messages."""
+
+
+class Encoding(nn.Module):
+    """How a model sees time, values and counts; every step looks at one row or only backwards.
+
+    - time: `(t - time_shift) / time_scale`
+    - values: `(x - shift) / scale`, clipped to `clip` scales where that is given, times `gain`
+    - counts: `count_gain * c`, or `count_gain * log(1 + c)` with `count_scale="log"`
+
+    `fit` learns shifts and scales from training series; they are buffers and travel with a saved
+    model. Without `fit` they are 0 and 1.
+
+    >>> encoding = Encoding(channels=30, counts=True).fit(train)  # doctest: +SKIP
+    """
+
+    time_shift: Tensor
+    time_scale: Tensor
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(
+        self,
+        channels: int,
+        counts: bool = False,
+        *,
+        gain: float = 1.0,
+        clip: float | None = None,
+        count_scale: Literal["linear", "log"] = "linear",
+        count_gain: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if channels < 1:
+            raise ValueError(f"channels is {channels}: give at least 1.")
+        if count_scale not in ("linear", "log"):
+            raise ValueError(f"count_scale is {count_scale!r}: choose 'linear' or 'log'.")
+        self.channels, self.counts = channels, counts
+        self.gain, self.clip = gain, clip
+        self.count_scale, self.count_gain = count_scale, count_gain
+        # Times are float64 whatever the model's dtype: `_apply` below keeps them so.
+        self.register_buffer("time_shift", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("time_scale", torch.ones((), dtype=torch.float64))
+        self.register_buffer("shift", torch.zeros(channels))
+        self.register_buffer("scale", torch.ones(channels))
+
+    def _apply(self, fn, recurse: bool = True):
+        shift, scale = self.time_shift, self.time_scale
+        super()._apply(fn, recurse)
+        if self.time_shift.dtype != torch.float64:
+            self.time_shift = shift.to(self.time_shift.device)
+            self.time_scale = scale.to(self.time_scale.device)
+        return self
+
+    @property
+    def path_channels(self) -> int:
+        """Channels of an encoded path: time, values and, with counts, counts."""
+        return 1 + self.channels * (2 if self.counts else 1)
+
+    def fit(self, batch: SeriesBatch) -> Encoding:
+        """Learn shift and scale (mean and standard deviation) from training series; returns itself.
+
+        A channel never observed, or always the same, keeps scale 1.
+        """
+        self._check(batch)
+        real, values = batch.real, batch.values.double()
+        self.time_shift, self.time_scale = (
+            moment.squeeze() for moment in _mean_and_deviation(batch.times[real][:, None])
+        )
+        mean, deviation = _mean_and_deviation(values[real])
+        self.shift, self.scale = mean.to(self.shift), deviation.to(self.scale)
+        return self
+
+    def forward(self, batch: SeriesBatch) -> EncodedSeries:
+        """Scale a batch; `counts` are those of the whole history of each stream."""
+        self._check(batch)
+        values = batch.values
+        counts = None
+        if self.counts:
+            counts = self.scale_counts(observation_counts(~values.isnan(), values.dtype))
+        return EncodedSeries(
+            time=self.scale_time(batch.times),
+            values=self.scale_values(values),
+            counts=counts,
+            times=batch.times,
+            lengths=batch.rows,
+            streams=batch.streams,
+        )
+
+    def scale_time(self, times: Tensor) -> Tensor:
+        """Scaled time, float64; shape as given."""
+        return (times - self.time_shift) / self.time_scale
+
+    def scale_values(self, values: Tensor) -> Tensor:
+        """Scaled values (..., channel); NaN stays NaN."""
+        scaled = (values - self.shift) / self.scale
+        if self.clip is not None:
+            scaled = scaled.clamp(-self.clip, self.clip)
+        return scaled if self.gain == 1.0 else scaled * self.gain
+
+    def scale_counts(self, counts: Tensor) -> Tensor:
+        """Scaled counts (..., channel) of raw counts."""
+        scaled = counts.log1p() if self.count_scale == "log" else counts
+        return scaled if self.count_gain == 1.0 else scaled * self.count_gain
+
+    def _check(self, batch: SeriesBatch) -> None:
+        if batch.values.shape[2] != self.channels:
+            raise SeriesError(
+                f"the series has {batch.values.shape[2]} channels, the encoding was made for "
+                f"{self.channels}: give the channels it was made for."
+            )
+
+    def extra_repr(self) -> str:
+        return f"channels={self.channels}, counts={self.counts}"
+
+
+def _mean_and_deviation(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation (column,) of (line, column), NaN left out; 0 and 1 where undefined."""
+    seen = ~numbers.isnan()
+    many = seen.sum(0)
+    mean = torch.where(seen, numbers, 0.0).sum(0) / many.clamp(min=1)
+    spread = torch.where(seen, numbers - mean, 0.0).square().sum(0) / many.clamp(min=1)
+    deviation = spread.sqrt()
+    return mean, torch.where(deviation > 1e-12 * mean.abs(), deviation, 1.0)

@@ -1,0 +1,82 @@
+"""Forward fill, counts, interpolation across missing values; all streams and channels at once."""
+
+import torch
+from torch import Tensor
+
+
+def is_complete(values: Tensor) -> bool:
+    """Whether nothing is missing, padding included; cheap where that is so."""
+    # A sum meets every NaN at the cost of one fast pass; only then is the mask worth building.
+    return not bool(values.sum().isnan()) or not bool(values.isnan().any())
+
+
+def observations_in_order(values: Tensor, observed: Tensor, rank: Tensor) -> Tensor:
+    """Each channel's k-th observation at place k, (stream, row + 1, channel); 0 at place 0.
+
+    `rank` counts the observations of each channel so far, so reading the result at `rank` gives
+    what was observed last, and 0 where that is nothing yet.
+    """
+    streams, most, channels = values.shape
+    # Missing values all go to one more place, behind everything that is ever read.
+    target = torch.where(observed, rank, most + 1)
+    return values.new_zeros(streams, most + 2, channels).scatter(1, target, values)[:, :-1]
+
+
+def forward_fill(values: Tensor) -> Tensor:
+    """Carry each channel's last observed value (stream, row, channel) forward; 0 before the first.
+
+    0 is the training mean once values are scaled. Nothing is ever filled from the future.
+    """
+    if is_complete(values):
+        return values
+    observed = ~values.isnan()
+    rank = observed.cumsum(1)
+    return observations_in_order(values, observed, rank).gather(1, rank)
+
+
+def observation_counts(observed: Tensor, dtype: torch.dtype) -> Tensor:
+    """How often each channel was observed so far, (stream, row, channel), this row included."""
+    return observed.cumsum(1).to(dtype)
+
+
+def hold_ends(values: Tensor) -> Tensor:
+    """Fill (stream, row, channel): 0 before a channel is first observed, its last value at the end.
+
+    What is left missing lies between two observations of its channel.
+    """
+    if is_complete(values):
+        return values
+    observed = ~values.isnan()
+    rank = observed.cumsum(1)
+    held = observations_in_order(values, observed, rank).gather(1, rank)
+    inside = (rank > 0) & (rank < rank[:, -1:])
+    return torch.where(inside, values, held)
+
+
+def interpolate_linearly(values: Tensor) -> Tensor:
+    """Fill gaps (stream, row, channel) on the straight line, in the row number, between neighbours.
+
+    Before the first observation stands 0, after the last one that value (see `hold_ends`).
+    """
+    if is_complete(values):
+        return values
+    observed = ~values.isnan()
+    rank = observed.cumsum(1)
+    # At both ends there is only one neighbour, and the line to itself is what should stand there.
+    following = torch.minimum(rank + (rank > 0), rank[:, -1:])
+    in_order = observations_in_order(values, observed, rank)
+    row = torch.arange(values.shape[1], dtype=values.dtype, device=values.device)[None, :, None]
+    row_of = observations_in_order(row.expand_as(values), observed, rank)
+    start, stop = in_order.gather(1, rank), in_order.gather(1, following)
+    before, after = row_of.gather(1, rank), row_of.gather(1, following)
+    weight = (row - before) / (after - before).clamp(min=1)
+    return torch.where(observed, values, start + weight * (stop - start))
+
+
+def has_gaps(values: Tensor, lengths: Tensor) -> bool:
+    """Whether any channel of (stream, row, channel) is missing at a row after it was observed."""
+    if is_complete(values):
+        return False
+    missing = values.isnan()
+    real = torch.arange(1, values.shape[1], device=values.device) < lengths[:, None]
+    return bool((missing[:, 1:] & ~missing[:, :-1] & real[:, :, None]).any())

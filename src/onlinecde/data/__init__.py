@@ -1,0 +1,26 @@
+"""Tables, tasks and the data sets: whatever the source, a `Task` of series, labels and splits."""
+
+from onlinecde.data.errors import DataError
+from onlinecde.data.loading import load
+from onlinecde.data.registry import DATA_SETS, DataSet
+from onlinecde.data.splits import split_streams
+from onlinecde.data.static_features import with_static
+from onlinecde.data.tables import IntervalLabels, RowLabels, StreamLabels, task_from_table
+from onlinecde.data.task import Task
+from onlinecde.data.ward import Ward, simulate_ward
+
+__all__ = [
+    "DATA_SETS",
+    "DataError",
+    "DataSet",
+    "IntervalLabels",
+    "RowLabels",
+    "StreamLabels",
+    "Task",
+    "Ward",
+    "load",
+    "simulate_ward",
+    "split_streams",
+    "task_from_table",
+    "with_static",
+]

@@ -1,0 +1,1 @@
+"""One file a data set: files as distributed -> a `Task`. `onlinecde.data.registry` lists them."""

@@ -1,0 +1,223 @@
+"""Files and frames -> located tables: every cell can be named by file, line and column."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onlinecde.data.archives import read_members
+from onlinecde.data.errors import DataError
+from onlinecde.series import SeriesError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
+"""Texts that mean: not observed."""
+LINE = "__line__"
+_SEPARATORS = {".csv": ",", ".tsv": "\t", ".psv": "|", ".txt": ","}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that knows where it came from; the column `LINE` numbers its lines."""
+
+    frame: pl.DataFrame
+    origin: str
+
+    def column(self, name: str, role: str) -> pl.Series:
+        """A column by name; the error lists those there are."""
+        if name not in self.frame.columns:
+            shown = [column for column in self.frame.columns if column != LINE]
+            raise DataError(
+                f"{self.origin}: there is no column '{name}' for the {role}; there are "
+                f"{', '.join(shown[:30])}."
+            )
+        return self.frame[name]
+
+    def where(self, index: int, column: str) -> str:
+        """`file, line 7, column 'x'` of the cell at position `index`."""
+        return f"{self.origin}, line {self.frame[LINE][index]}, column '{column}'"
+
+    def complete(self, name: str, role: str) -> pl.Series:
+        """A column in which nothing is missing."""
+        column = self.column(name, role)
+        if column.null_count():
+            at = int(column.is_null().arg_true()[0])
+            raise DataError(f"{self.where(at, name)}: the {role} is missing: fill it in.")
+        return column
+
+    def numbers(self, name: str, role: str) -> pl.Series:
+        """A column as float64, null where missing; text that is no number is refused by name."""
+        import polars as pl
+
+        column = self.column(name, role)
+        if column.dtype == pl.String:
+            cast = column.str.strip_chars().cast(pl.Float64, strict=False)
+            bad = (cast.is_null() & column.is_not_null()).arg_true()
+            if len(bad):
+                at = int(bad[0])
+                raise DataError(
+                    f"{self.where(at, name)} ({role}): {column[at][:40]!r} is not a number: "
+                    "correct it, or leave it empty if it is missing."
+                )
+            column = cast
+        elif column.dtype == pl.Boolean or column.dtype.is_numeric() or column.dtype == pl.Null:
+            column = column.cast(pl.Float64)
+        else:
+            raise DataError(
+                f"{self.origin}, column '{name}' ({role}) has type {column.dtype}: it must "
+                "be numbers."
+            )
+        column = column.fill_nan(None)
+        bad = column.is_infinite().fill_null(False).arg_true()
+        if len(bad):
+            raise DataError(
+                f"{self.where(int(bad[0]), name)} ({role}): the value is infinite: leave it empty "
+                "if it is missing."
+            )
+        return column
+
+    def keys(self, name: str, role: str) -> pl.Series:
+        """A column of identifiers: whole numbers where all are, else text."""
+        import polars as pl
+
+        column = self.complete(name, role)
+        if column.dtype.is_float():
+            whole = column.cast(pl.Int64, strict=False)
+            bad = (whole.is_null() | (whole.cast(pl.Float64) != column)).arg_true()
+            if len(bad):
+                at = int(bad[0])
+                raise DataError(
+                    f"{self.where(at, name)}: the {role} is {column[at]}: identifiers must be "
+                    "whole numbers or text."
+                )
+            return whole
+        if column.dtype.is_integer():
+            return column.cast(pl.Int64)
+        text = column.cast(pl.String)
+        if text.str.contains(r"^(0|-?[1-9][0-9]{0,17})$").all():
+            return text.cast(pl.Int64)
+        return text
+
+    def rows(self, keep: pl.Series) -> Table:
+        """Only the lines where `keep` is true."""
+        return replace(self, frame=self.frame.filter(keep))
+
+
+def read_table(table: Any, *, what: str = "table") -> Table:
+    """Read CSV (plain or .gz), TSV, Parquet or Arrow files; take polars, pandas and Arrow tables.
+
+    Cells of a CSV are kept as text until their column's role is known, so that a bad one can be
+    named. Lines count from 1, the header included; those of a frame from 0.
+    """
+    import polars as pl
+
+    if isinstance(table, (str, os.PathLike)):
+        frame, first = _read_file(Path(table))
+        origin = str(table)
+    else:
+        from onlinecde.series.tables import to_polars
+
+        try:
+            frame, first, origin = to_polars(table), 0, f"the {what}"
+        except SeriesError as error:
+            raise DataError(f"the {what}: {error} Or give the path of a file.") from error
+    if LINE in frame.columns:
+        raise DataError(f"{origin}: a column is called '{LINE}': give it another name.")
+    if frame.height == 0:
+        raise DataError(f"{origin}: there is no line in it.")
+    lines = pl.Series(LINE, range(first, first + frame.height), dtype=pl.Int64)
+    return Table(frame.with_columns(lines), origin)
+
+
+def _read_file(path: Path) -> tuple[pl.DataFrame, int]:
+    """The frame and the number of its first line."""
+    import polars as pl
+
+    if not path.exists():
+        raise DataError(f"{path} does not exist: check the path.")
+    ending = path.name.lower().removesuffix(".gz")
+    ending = ending[ending.rfind(".") :]
+    try:
+        if ending == ".parquet":
+            return pl.read_parquet(path), 0
+        if ending in (".arrow", ".feather", ".ipc"):
+            return pl.read_ipc(path), 0
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(f"{path}: the file is damaged or of another format ({error}).") from error
+    if ending not in _SEPARATORS:
+        raise DataError(
+            f"{path}: files ending in '{path.suffix}' are not read: give .csv, .csv.gz, .tsv, "
+            ".psv, .parquet, .arrow or .feather."
+        )
+    member = next(read_members([path], lambda name: True))
+    return parse_csv(member.data, str(path), _SEPARATORS[ending]), 2
+
+
+def parse_csv(data: bytes, origin: str, separator: str = ",") -> pl.DataFrame:
+    """Parse a CSV into columns of text, null where missing."""
+    import polars as pl
+
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    if b"\x00" in data:
+        raise DataError(f"{origin}: the file holds zero bytes: it is no text, or is damaged.")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{origin}, line {line}: not UTF-8 text: save the file as UTF-8."
+        ) from error
+    header = next(csv.reader(io.StringIO(text.partition("\n")[0]), delimiter=separator), [])
+    header = [name.strip() for name in header]
+    if not header or not all(header):
+        raise DataError(
+            f"{origin}, line 1: a column has no name: the first line must name them all."
+        )
+    if len(set(header)) < len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise DataError(f"{origin}, line 1: column '{twice}' stands twice: give each its own name.")
+    _check_widths(text, len(header), origin, separator)
+    try:
+        frame = pl.read_csv(
+            data,
+            separator=separator,
+            has_header=False,
+            skip_rows=1,
+            new_columns=header,
+            schema=dict.fromkeys(header, pl.String),
+            null_values=list(MISSING),
+        )
+    except pl.exceptions.NoDataError:
+        raise DataError(f"{origin}: there is no line below the header.") from None
+    except pl.exceptions.PolarsError as error:
+        raise DataError(f"{origin}: the file cannot be read as a table ({error}).") from error
+    if frame.height == 0:
+        raise DataError(f"{origin}: there is no line below the header.")
+    return frame
+
+
+def _check_widths(text: str, columns: int, origin: str, separator: str) -> None:
+    """Every line has as many cells as the header."""
+    if '"' in text:
+        lines: Sequence[Any] = list(csv.reader(io.StringIO(text), delimiter=separator))
+        widths = [len(cells) for cells in lines]
+        if any("\n" in cell for cells in lines for cell in cells):
+            raise DataError(f"{origin}: a cell holds a line break: write each line as one line.")
+    else:
+        lines = text.split("\n")
+        if lines and not lines[-1].strip():
+            lines = lines[:-1]
+        widths = [line.count(separator) + 1 for line in lines]
+    for number, width in enumerate(widths, start=1):
+        if width != columns:
+            raise DataError(
+                f"{origin}, line {number}: {width} cells for {columns} columns: the line is "
+                "damaged, empty or cut short."
+            )

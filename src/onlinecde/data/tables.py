@@ -1,0 +1,297 @@
+"""A table of one's own -> a `Task`: the way in for a practitioner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from onlinecde.data.errors import DataError
+from onlinecde.data.splits import FRACTIONS
+from onlinecde.data.static_features import with_static
+from onlinecde.data.table_files import LINE, Table, read_table
+from onlinecde.data.table_labels import (
+    IntervalLabels,
+    RowLabels,
+    StreamLabels,
+    Target,
+    interval_target,
+    per_stream,
+    row_target,
+    stream_target,
+)
+from onlinecde.data.table_times import Clock, raw_times, read_clock
+from onlinecde.data.task import Kind, Task
+from onlinecde.series import SeriesBatch, SeriesError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Labels = StreamLabels | RowLabels | IntervalLabels
+
+
+def task_from_table(
+    table: Any,
+    *,
+    stream: str,
+    time: str,
+    labels: Labels,
+    channel: str | None = None,
+    value: str | None = None,
+    channels: Sequence[str] | None = None,
+    static: Any = None,
+    static_columns: Sequence[str] | None = None,
+    subject: str | None = None,
+    origin: str | None = None,
+    time_unit: str = "hours",
+    duplicates: Literal["refuse", "first", "last", "mean"] = "refuse",
+    kind: Kind | None = None,
+    name: str = "table",
+    seed: int = 0,
+    splits: Mapping[str, Any] | None = None,
+    fractions: Mapping[str, float] = FRACTIONS,
+    metric: str | None = None,
+) -> Task:
+    """Turn a table into a task: CSV, Parquet or Arrow file, or polars, pandas, Arrow table.
+
+    Long: one event a line, named by `channel` and `value`. Wide: one column a channel.
+
+    - `channels`: those to read, in this order (default: all; in a wide table, all columns without
+      another role). An event of another channel is refused.
+    - `time`: numbers, or timestamps, which become `time_unit` from each stream's first event or
+      from the timestamp in the column `origin`.
+    - `labels`: `StreamLabels`, `RowLabels` or `IntervalLabels`; `kind` where it cannot be guessed
+      (0 and 1 are "binary", text "multiclass", other numbers "regression").
+    - `static`: a table (path or frame) with the stream column and one line a stream, of which
+      `static_columns` are the features (default: all without another role). Without it, columns of
+      this table that are the same throughout a stream. Text becomes categories.
+    - `subject`: the column, in this table or in that of `static`, that keeps streams together
+      when they are dealt out to train, validation and test.
+    - `duplicates`: what to do with two values of one channel at one instant.
+
+    Raises `DataError` naming the file, the line and the column.
+    """
+    if (channel is None) != (value is None):
+        raise DataError("a long table needs both `channel` and `value`; a wide one neither.")
+    own = read_table(table)
+    if not isinstance(labels, StreamLabels | RowLabels | IntervalLabels):
+        raise DataError(
+            f"labels is a {type(labels).__name__}: give StreamLabels, RowLabels or IntervalLabels."
+        )
+    taken = {name for name in (stream, subject, origin, *_label_columns(labels)) if name}
+    facts, features = _static_table(own, static, static_columns, stream, taken)
+    streams = own.keys(stream, "stream")
+    origins = None if origin is None else _origins(own, facts, stream, origin)
+    clock = read_clock(own, time, streams, time_unit, origins)
+    times = clock.read(own, time, streams, "time")
+    _check_origins(own, time, times)
+    if channel is not None and value is not None:
+        events = _long_events(own, channel, value, channels)
+        names = list(channels) if channels is not None else sorted(events["channel"].unique())
+    else:
+        names = _wide_channels(own, channels, {*taken, time, *(features if facts is own else ())})
+        events = _wide_events(own, names)
+    series = _series(own, events, streams, times, names, duplicates, value)
+    target = _target(labels, own, stream, time, clock, series, kind)
+    subjects = None
+    if subject is not None:
+        holder = facts if subject in facts.frame.columns else own
+        subjects = per_stream(holder, stream, subject, series, "subject")
+        if None in subjects:
+            at = series.streams[subjects.index(None)]
+            raise DataError(f"{holder.origin}, column '{subject}': stream {at!r} has no subject.")
+    task = Task.build(
+        name,
+        series,
+        target.labels,
+        kind=target.kind,
+        per=target.per,
+        subjects=subjects,
+        splits=splits,
+        seed=seed,
+        fractions=fractions,
+        time_unit=time_unit,
+        metric=metric,
+        classes=target.classes,
+        source=own.origin,
+        settings={"time_unit": time_unit, "origin": origin, "duplicates": duplicates, "seed": seed},
+    )
+    columns = {f: _static_cells(facts, stream, f, series) for f in features}
+    return with_static(task, columns)
+
+
+def _static_table(
+    own: Table, static: Any, columns: Sequence[str] | None, stream: str, taken: set[str]
+) -> tuple[Table, list[str]]:
+    """The table that holds the static features, and their names."""
+    if static is None:
+        facts = own
+    else:
+        facts = read_table(static, what="table of static features")
+        keys = facts.keys(stream, "stream")
+        if keys.is_duplicated().any():
+            at = int(keys.is_duplicated().arg_true()[-1])
+            raise DataError(
+                f"{facts.where(at, stream)}: stream {keys[at]!r} has two lines: keep one."
+            )
+        if columns is None:
+            columns = [c for c in facts.frame.columns if c not in taken and c != LINE]
+    for name in columns or ():
+        facts.column(name, "static feature")
+        if name in taken:
+            raise DataError(
+                f"column '{name}' is named as a static feature and in another role: give it one."
+            )
+    return facts, list(columns or ())
+
+
+def _static_cells(facts: Table, stream: str, feature: str, series: SeriesBatch) -> list[Any]:
+    """Numbers where the whole column is numbers, else text."""
+    import polars as pl
+
+    cells = per_stream(facts, stream, feature, series, "static feature")
+    column = pl.Series(cells, strict=False)
+    if column.dtype == pl.String:
+        numbers = column.str.strip_chars().cast(pl.Float64, strict=False)
+        if numbers.null_count() == column.null_count():
+            return numbers.to_list()
+    elif column.dtype != pl.Null and not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
+        raise DataError(
+            f"{facts.origin}, column '{feature}' (static feature) has type {column.dtype}: it must "
+            "be numbers or text."
+        )
+    return column.to_list()
+
+
+def _origins(own: Table, facts: Table, stream: str, origin: str) -> dict[Any, float]:
+    holder = facts if origin in facts.frame.columns else own
+    raw, _ = raw_times(holder, origin, "origin of time")
+    keys = holder.keys(stream, "stream")
+    found: dict[Any, float] = {}
+    for index, (key, start) in enumerate(zip(keys.to_list(), raw.to_list(), strict=True)):
+        if found.setdefault(key, start) != start:
+            raise DataError(
+                f"{holder.where(index, origin)}: stream {key!r} has two origins of time."
+            )
+    return found
+
+
+def _check_origins(own: Table, time: str, times: pl.Series) -> None:
+    if times.null_count():
+        at = int(times.is_null().arg_true()[0])
+        raise DataError(f"{own.where(at, time)}: this stream has no origin of time: give it one.")
+
+
+def _label_columns(labels: Labels) -> list[str]:
+    """Columns that hold labels, wherever they stand: none of them may become an input."""
+    if isinstance(labels, IntervalLabels):
+        return []
+    return [labels.column] if isinstance(labels.column, str) else list(labels.column)
+
+
+def _long_events(
+    own: Table, channel: str, value: str, channels: Sequence[str] | None
+) -> pl.DataFrame:
+    """Events: position of their line, channel, value."""
+    import polars as pl
+
+    names = own.complete(channel, "channel").cast(pl.String)
+    if channels is not None:
+        unknown = (~names.is_in(list(channels))).arg_true()
+        if len(unknown):
+            at = int(unknown[0])
+            raise DataError(
+                f"{own.where(at, channel)}: channel '{names[at]}' is not one of "
+                f"{', '.join(channels)}: drop the line, or name the channel in `channels`."
+            )
+    numbers = own.numbers(value, "value")
+    return pl.DataFrame({"at": range(len(names)), "channel": names, "value": numbers})
+
+
+def _wide_channels(own: Table, channels: Sequence[str] | None, taken: set[str]) -> list[str]:
+    if channels is not None:
+        for name in channels:
+            own.column(name, "channel")
+        return list(channels)
+    names = [c for c in own.frame.columns if c not in taken and c != LINE]
+    if not names:
+        raise DataError(
+            f"{own.origin}: no column is left for the channels: name them in `channels`."
+        )
+    return names
+
+
+def _wide_events(own: Table, names: Sequence[str]) -> pl.DataFrame:
+    import polars as pl
+
+    columns = {f"c{i}": own.numbers(name, "channel") for i, name in enumerate(names)}
+    wide = pl.DataFrame({"at": range(own.frame.height), **columns})
+    label = {f"c{i}": name for i, name in enumerate(names)}
+    # Lines without any value stay: to have been looked at is a row too.
+    long = wide.unpivot(index="at", variable_name="channel", value_name="value")
+    return long.with_columns(pl.col("channel").replace_strict(label, return_dtype=pl.String))
+
+
+def _series(
+    own: Table,
+    events: pl.DataFrame,
+    streams: pl.Series,
+    times: pl.Series,
+    names: Sequence[str],
+    duplicates: str,
+    value: str | None,
+) -> SeriesBatch:
+    import polars as pl
+
+    lines = pl.DataFrame({"stream": streams, "time": times}).with_row_index("at")
+    lines = lines.with_columns(pl.col("at").cast(pl.Int64))
+    events = events.with_columns(pl.col("at").cast(pl.Int64)).join(
+        lines, on="at", maintain_order="left"
+    )
+    key = ["stream", "time", "channel"]
+    if duplicates == "refuse":
+        known = events.filter(pl.col("value").is_not_null()).sort("at", maintain_order=True)
+        clash = known.with_columns(pl.col("value").first().over(key).alias("first")).filter(
+            pl.col("value") != pl.col("first")
+        )
+        if clash.height:
+            first = clash.row(0, named=True)
+            raise DataError(
+                f"{own.where(first['at'], value or first['channel'])}: stream "
+                f"{first['stream']!r} has two values of channel '{first['channel']}' at time "
+                f"{first['time']:g}, {first['first']} and {first['value']}: keep one, "
+                "or choose `duplicates`."
+            )
+    elif duplicates in ("first", "last", "mean"):
+        choice = getattr(pl.col("value").drop_nulls(), duplicates)()
+        events = (
+            events.sort("at", maintain_order=True).group_by(key, maintain_order=True).agg(choice)
+        )
+    else:
+        raise DataError(f"duplicates is {duplicates!r}: choose refuse, first, last or mean.")
+    try:
+        return SeriesBatch.from_long(
+            events.select("stream", "time", "channel", "value"),
+            stream="stream",
+            time="time",
+            channel="channel",
+            value="value",
+            channels=names,
+        )
+    except SeriesError as error:
+        raise DataError(f"{own.origin}: {error}") from error
+
+
+def _target(
+    labels: Labels,
+    own: Table,
+    stream: str,
+    time: str,
+    clock: Clock,
+    series: SeriesBatch,
+    kind: Kind | None,
+) -> Target:
+    if isinstance(labels, StreamLabels):
+        return stream_target(labels, own, stream, series, kind)
+    if isinstance(labels, RowLabels):
+        return row_target(labels, own, stream, time, clock, series, kind)
+    return interval_target(labels, stream, clock, series)

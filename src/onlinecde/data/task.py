@@ -1,0 +1,257 @@
+"""`Task`: series, what is to be predicted of them, and who is trained and tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onlinecde.data.errors import DataError
+from onlinecde.data.splits import FRACTIONS, check_splits, split_streams
+from onlinecde.series import SeriesBatch
+
+Kind = Literal["binary", "multiclass", "multilabel", "regression"]
+Per = Literal["stream", "row"]
+
+METRICS: Mapping[str, str] = {
+    "binary": "auc",
+    "multiclass": "accuracy",
+    "multilabel": "auc",
+    "regression": "rmse",
+}
+"""The metric a task is judged by unless it names another."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A prediction task; build one with `Task.build`, which checks it and deals out the splits.
+
+    Series and labels are raw: scaling belongs to the model, which learns it from the training
+    split (`Encoding.fit(task.split("train")[0])`).
+
+    >>> series = SeriesBatch.from_arrays([[0.0, 1.0]] * 10, [[[1.0], [2.0]]] * 10)
+    >>> task = Task.build("toy", series, [0, 1] * 5, kind="binary")
+    >>> batch, labels = task.split("train")
+    >>> len(batch), labels.shape
+    (7, torch.Size([7]))
+    """
+
+    name: str
+    series: SeriesBatch
+    labels: Tensor
+    """(stream,) or (stream, output) with `per="stream"`; (stream, row) with `per="row"`.
+
+    float32, NaN where there is no label; classes of "multiclass" are int64, -1 where there is none.
+    """
+    kind: Kind
+    per: Per
+    subjects: tuple[Hashable, ...]
+    """Whose each stream is: no subject is in two splits."""
+    splits: dict[str, Tensor]
+    """Positions (stream in split,) int64 of "train", "validation" and "test"."""
+    time_unit: str
+    metric: str
+    classes: tuple[str, ...]
+    """Names of the classes, or of the outputs of "multilabel" and "regression"."""
+    source: str
+    """Where the data came from, in words or as a path."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """How it was prepared: everything that, changed, would give other numbers."""
+    flow: tuple[tuple[str, int], ...] = ()
+    """How many were left after each exclusion, first to last; empty where none was made."""
+
+    @classmethod
+    def build(
+        cls,
+        name: str,
+        series: SeriesBatch,
+        labels: Any,
+        *,
+        kind: Kind,
+        per: Per = "stream",
+        subjects: Sequence[Hashable] | None = None,
+        splits: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        fractions: Mapping[str, float] = FRACTIONS,
+        stratify: bool = True,
+        time_unit: str = "hours",
+        metric: str | None = None,
+        classes: Sequence[str] = (),
+        source: str = "given in memory",
+        settings: Mapping[str, Any] | None = None,
+        flow: Sequence[tuple[str, int]] = (),
+    ) -> Task:
+        """Check series against labels and deal the streams out to splits.
+
+        `subjects` (default: every stream its own) are never divided; `splits` gives your own
+        positions instead of a seeded deal by `fractions`. With `stratify`, classes (or "has a
+        positive label at all") are kept at like shares in every split.
+        """
+        if kind not in METRICS:
+            raise DataError(f"kind is {kind!r}: choose one of {list(METRICS)}.")
+        if per not in ("stream", "row"):
+            raise DataError(f"per is {per!r}: choose 'stream' or 'row'.")
+        subjects = tuple(subjects) if subjects is not None else series.streams
+        if len(subjects) != len(series):
+            raise DataError(
+                f"{len(subjects)} subjects for {len(series)} streams: give one for each."
+            )
+        target = _checked_labels(labels, series, kind, per, tuple(classes))
+        if splits is None:
+            strata = _strata(target, kind) if stratify else None
+            dealt = split_streams(subjects, strata, seed=seed, fractions=fractions)
+        else:
+            dealt = {name: torch.as_tensor(at, dtype=torch.int64) for name, at in splits.items()}
+            check_splits(dealt, subjects)
+        return cls(
+            name=name,
+            series=series,
+            labels=target,
+            kind=kind,
+            per=per,
+            subjects=subjects,
+            splits=dealt,
+            time_unit=time_unit,
+            metric=metric or METRICS[kind],
+            classes=tuple(str(c) for c in classes),
+            source=source,
+            settings=dict(settings or {}),
+            flow=tuple((str(step), int(left)) for step, left in flow),
+        )
+
+    def split(self, name: str) -> tuple[SeriesBatch, Tensor]:
+        """The series and labels of one split; row labels are cut to the rows of its series."""
+        if name not in self.splits:
+            raise DataError(
+                f"task '{self.name}' has no split '{name}': it has {list(self.splits)}."
+            )
+        at = self.splits[name]
+        if not len(at):
+            raise DataError(f"split '{name}' of task '{self.name}' is empty.")
+        batch, labels = self.series[at], self.labels[at.to(self.labels.device)]
+        return batch, labels[:, : batch.times.shape[1]] if self.per == "row" else labels
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Task:
+        """Move series and labels to a device, or give the values another dtype."""
+        return replace(self, series=self.series.to(device, dtype), labels=self.labels.to(device))
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model for this task puts out."""
+        if self.kind == "multiclass":
+            return len(self.classes)
+        return self.labels.shape[1] if self.per == "stream" and self.labels.ndim == 2 else 1
+
+    @property
+    def labelled(self) -> Tensor:
+        """Bool of the shape of `labels`: where there is a label."""
+        return self.labels >= 0 if self.kind == "multiclass" else ~self.labels.isnan()
+
+    def describe(self) -> str:
+        """What the task is, in a few lines: sizes, labels, how much is observed, splits, source."""
+        series = self.series
+        rows = series.rows.double()
+        last = series.times.gather(1, series.rows[:, None] - 1)[:, 0] - series.times[:, 0]
+        real, seen = float(rows.sum()), (~series.values[series.real].isnan()).sum(0).double()
+        share = (100 * seen / real).tolist()
+        order = sorted(range(len(share)), key=lambda i: -share[i])
+        shown = ", ".join(f"{series.channels[i]} {share[i]:.0f} %" for i in order[:8])
+        parts = ", ".join(f"{name} {len(at)}" for name, at in self.splits.items())
+        return "\n".join(
+            [
+                f"{self.name}: {self.kind}, one label per {self.per}, judged by {self.metric}",
+                f"  streams   {len(series)} of {len(set(self.subjects))} subjects; {parts}",
+                f"  rows      {int(real)}; {int(rows.min())} to {int(rows.max())} a stream, "
+                f"median {int(rows.median())}",
+                f"  time      {self.time_unit}; a stream spans {float(last.median()):.4g} (median) "
+                f"to {float(last.max()):.4g}",
+                f"  channels  {len(share)}, {sum(share) / len(share):.1f} % observed: {shown}"
+                + ", ..." * (len(share) > 8),
+                f"  static    {', '.join(series.features) or 'none'}",
+                f"  labels    {_describe_labels(self)}",
+                f"  source    {self.source}",
+                f"  settings  {', '.join(f'{k}={v}' for k, v in self.settings.items()) or 'none'}",
+            ]
+        )
+
+
+def _checked_labels(
+    labels: Any, series: SeriesBatch, kind: Kind, per: Per, classes: tuple[str, ...]
+) -> Tensor:
+    try:
+        if isinstance(labels, np.ndarray):
+            # polars and pandas hand out arrays that must not be written to.
+            labels = labels.copy()
+        target = torch.as_tensor(labels, device=series.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"the labels cannot be read as numbers ({error}).") from error
+    shape = tuple(series.times.shape) if per == "row" else (len(series),)
+    many = per == "stream" and kind in ("multilabel", "regression") and target.ndim == 2
+    if target.shape[:1] != shape[:1] or (not many and tuple(target.shape) != shape):
+        words = "(stream, row)" if per == "row" else "(stream,)"
+        raise DataError(f"labels have shape {tuple(target.shape)}: they must be {words}, {shape}.")
+    if kind == "multiclass":
+        target = torch.where(target.isnan(), -1, target) if target.is_floating_point() else target
+        target = target.to(torch.int64)
+        if not classes:
+            raise DataError("a multiclass task needs the names of its classes: give `classes`.")
+        bad = (target < -1) | (target >= len(classes))
+        missing = target == -1
+    else:
+        target = target.to(torch.float32)
+        missing = target.isnan()
+        bad = target.isinf()
+        if kind in ("binary", "multilabel"):
+            bad = bad | ~(missing | (target == 0) | (target == 1))
+    if per == "row":
+        # What a row label says of padding is no label.
+        target = target.masked_fill(~series.real, -1 if kind == "multiclass" else torch.nan)
+        bad = bad & series.real
+    elif not many:
+        bad = bad | missing
+    if bad.any():
+        where = bad.nonzero()[0].tolist()
+        at = f"stream {series.streams[where[0]]!r}" + (f", row {where[1]}" if per == "row" else "")
+        allowed = {
+            "binary": "0 or 1",
+            "multilabel": "0 or 1",
+            "multiclass": f"0 to {len(classes) - 1}",
+            "regression": "a finite number",
+        }[kind]
+        raise DataError(f"{at}: the label is {target[tuple(where)].item()}: it must be {allowed}.")
+    if bool((target == -1).all() if kind == "multiclass" else target.isnan().all()):
+        raise DataError("there is no label at all: give at least one.")
+    return target
+
+
+def _strata(labels: Tensor, kind: Kind) -> Tensor | None:
+    """(stream,) int64: the class of each stream, or whether it has any positive label."""
+    if kind == "regression":
+        return None
+    if kind == "multiclass":
+        return (labels if labels.ndim == 1 else labels.amax(1)).cpu()
+    positive = labels == 1
+    return (positive if labels.ndim == 1 else positive.any(1)).to(torch.int64).cpu()
+
+
+def _describe_labels(task: Task) -> str:
+    known = task.labels[task.labelled]
+    if task.kind == "regression":
+        deviation = float(known.double().std(correction=0))
+        return f"{known.numel()}; mean {float(known.mean()):.4g}, deviation {deviation:.4g}"
+    if task.kind == "multiclass":
+        counts = torch.bincount(known, minlength=len(task.classes))
+        return (
+            f"{known.numel()} in {len(task.classes)} classes; "
+            f"{int(counts.min())} to {int(counts.max())} a class"
+        )
+    text = f"{known.numel()}; {int(known.sum())} positive ({100 * float(known.mean()):.2f} %)"
+    if task.per == "row":
+        text += f", in {int((task.labels == 1).any(1).sum())} streams"
+    return text

@@ -1,0 +1,28 @@
+"""Neural CDEs solved by fused numba kernels: explicit Runge-Kutta and its exact gradient.
+
+Numpy arrays in and out: `pack_field`, a `tableau` and a path, then `forward` and `backward` (whole histories),
+`advance` (one row, now) or `contributions` (what each channel added).
+"""
+
+from onlinecde.kernels.cpu.live import advance, advance_time
+from onlinecde.kernels.cpu.packing import FieldGradient, PackedField, pack_field
+from onlinecde.kernels.cpu.path import Path, dense, rectilinear
+from onlinecde.kernels.cpu.solve import PathGradient, backward, contributions, forward, tableau
+from onlinecde.kernels.cpu.step import Tableau
+
+__all__ = [
+    "FieldGradient",
+    "PackedField",
+    "Path",
+    "PathGradient",
+    "Tableau",
+    "advance",
+    "advance_time",
+    "backward",
+    "contributions",
+    "dense",
+    "forward",
+    "pack_field",
+    "rectilinear",
+    "tableau",
+]

@@ -1,0 +1,43 @@
+"""How every kernel is compiled: one set of options, in one place."""
+
+from hashlib import sha256
+from pathlib import Path
+
+from numba import cfunc, njit
+
+_SOURCES = sha256(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))))
+
+
+def kernel(function):
+    """Compile on first call, keep the machine code on disk, release the GIL.
+
+    No fastmath: IEEE arithmetic means that an element's bits do not depend on whether LLVM put it in a
+    vector or in the tail of a loop, and NaN stays NaN. Where fused multiply-adds pay, the code says `fma`.
+    `error_model="numpy"` drops the check for a zero divisor, which would stop vectorisation.
+    """
+    return njit(cache=True, nogil=True, error_model="numpy")(_stamped(function))
+
+
+def part(function):
+    """A function that kernels call: compiled into them, so not kept on disk by itself.
+
+    LLVM puts it in line, because handing on a tuple of arrays costs more than most of them do.
+    """
+    return njit(error_model="numpy", forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+
+
+def entry_point(function, signature) -> int:
+    """The address of `function` compiled for one signature of numbers and pointers.
+
+    numba compiles every callee again into each of its callers, and their callers. What is big and called from
+    many places is compiled once instead, and called by its address.
+    """
+    return cfunc(signature, cache=True, error_model="numpy")(_stamped(function)).address
+
+
+def _stamped(function):
+    # numba asks only whether the function's own file changed, but a kernel has its callees compiled into it
+    stamp = f"_{_SOURCES.hexdigest()[:8]}"
+    if not function.__qualname__.endswith(stamp):
+        function.__qualname__ += stamp
+    return function

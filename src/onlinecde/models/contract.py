@@ -1,0 +1,206 @@
+"""What every model can do, offline and online, and the state of its streams."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Generic, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from onlinecde.controls import Measurability
+from onlinecde.series import SeriesBatch
+
+
+class StateError(ValueError):
+    """An observation or a question that a stream's state cannot take; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class StreamState:
+    """The state of some streams: tensors with the stream first, never changed in place."""
+
+    def __len__(self) -> int:
+        """The number of streams."""
+        return getattr(self, fields(self)[0].name).shape[0]
+
+    def _map(self, change: Any) -> Self:
+        held = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{k: None if v is None else change(v) for k, v in held.items()})
+
+    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Self:
+        """The state of some of the streams; a number gives a state of one stream."""
+        if isinstance(index, int):
+            index = slice(index, index + 1) if index != -1 else slice(-1, None)
+        return self._map(lambda tensor: tensor[index])
+
+    def put(self, index: Sequence[int] | Tensor, streams: Self) -> Self:
+        """A state with the streams at `index` replaced by others."""
+        at = torch.as_tensor(index)
+        held = {}
+        for f in fields(self):
+            mine, other = getattr(self, f.name), getattr(streams, f.name)
+            held[f.name] = None if mine is None else mine.index_copy(0, at.to(mine.device), other)
+        return replace(self, **held)
+
+    @classmethod
+    def concatenate(cls, states: Sequence[Self]) -> Self:
+        """The streams of several states in one."""
+        first = states[0]
+        held = {}
+        for f in fields(first):
+            parts = [getattr(state, f.name) for state in states]
+            held[f.name] = None if parts[0] is None else torch.cat(parts)
+        return replace(first, **held)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move to a device."""
+        return self._map(lambda tensor: tensor.to(device))
+
+
+State = TypeVar("State", bound=StreamState)
+
+
+class OnlineModel(nn.Module, ABC, Generic[State]):
+    """A model from irregular series to predictions, the same offline and online.
+
+    Feeding a series row by row through `observe` gives what `forward` gives for the whole of it.
+    """
+
+    channels: int
+    outputs: int
+    static: int
+
+    @property
+    @abstractmethod
+    def measurability(self) -> Measurability:
+        """What its outputs may depend on: CONTINUOUS, DISCRETE or OFFLINE."""
+
+    @abstractmethod
+    def forward(self, batch: SeriesBatch, at: Any = None, *, final: bool = False) -> Tensor:
+        """Outputs after each row, (stream, row, output); what stands in the padding repeats the last.
+
+        With `at`, query times (query,) or (stream, query): (stream, query, output). With `final`:
+        (stream, output) after the last row.
+        """
+
+    @abstractmethod
+    def init_state(self, streams: int = 1, static: Any = None) -> State:
+        """The state of streams of which nothing was observed yet; static (stream, feature)."""
+
+    @abstractmethod
+    def observe(self, state: State, t: Any, x: Any) -> State:
+        """Take in what was observed at t, a number or (stream,): x (stream, channel), NaN = not observed.
+
+        Events of one instant may come in any order, together or one by one. Returns a new state;
+        raises StateError, and changes nothing, where the observation cannot be right.
+        """
+
+    @abstractmethod
+    def predict(self, state: State, t: Any = None) -> Tensor:
+        """What the model says at t, (stream, output), t a number or (stream,), default: the last row's time."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def prepare(self, batch: SeriesBatch) -> SeriesBatch:
+        """Check that a batch fits, and give it the model's dtype."""
+        if batch.values.shape[2] != self.channels:
+            raise ValueError(
+                f"the series has {batch.values.shape[2]} channels ({', '.join(batch.channels[:5])}"
+                f"{', ...' if len(batch.channels) > 5 else ''}), the model was made for "
+                f"{self.channels}."
+            )
+        given = 0 if batch.static is None else batch.static.shape[1]
+        if given != self.static:
+            raise ValueError(
+                f"the series has {given} static features, the model was made for {self.static}."
+            )
+        return batch if batch.dtype == self.dtype else batch.to(dtype=self.dtype)
+
+    def prepare_static(self, streams: int, static: Any) -> Tensor | None:
+        """Check static features (stream, feature) for `init_state`."""
+        if streams < 1:
+            raise StateError(f"streams is {streams}: give at least 1.")
+        if self.static == 0:
+            if static is not None:
+                raise StateError("the model takes no static features: leave static out.")
+            return None
+        if static is None:
+            raise StateError(f"the model takes {self.static} static features: give static.")
+        features = torch.as_tensor(static, dtype=self.dtype, device=self.device)
+        if features.shape != (streams, self.static):
+            raise StateError(
+                f"static has shape {tuple(features.shape)}: give (stream, feature) = "
+                f"({streams}, {self.static})."
+            )
+        if not bool(features.isfinite().all()):
+            raise StateError("static features must be known and finite.")
+        return features
+
+
+def per_stream(t: Any, streams: int, device: torch.device) -> Tensor:
+    """A time as (stream,) float64, from a number or one for each stream."""
+    clock = torch.as_tensor(t, dtype=torch.float64, device=device)
+    if clock.ndim > 1 or (clock.ndim == 1 and clock.shape[0] not in (1, streams)):
+        raise StateError(
+            f"t has shape {tuple(clock.shape)}: give a number or one time for each of the "
+            f"{streams} streams."
+        )
+    return clock.expand(streams)
+
+
+def check_observation(time: Tensor, clock: Tensor, x: Tensor, channels: int) -> None:
+    """Refuse times that go back or are not finite, infinite values and wrong shapes."""
+    if x.shape != (clock.shape[0], channels):
+        raise StateError(
+            f"x has shape {tuple(x.shape)}: give (stream, channel) = ({clock.shape[0]}, {channels}), "
+            "NaN for what was not observed."
+        )
+    if not bool(clock.isfinite().all()):
+        stream = int((~clock.isfinite()).nonzero()[0])
+        raise StateError(
+            f"stream {stream}: the time is {float(clock[stream])}: give a finite time."
+        )
+    if bool((back := clock < time).any()):
+        stream = int(back.nonzero()[0])
+        raise StateError(
+            f"stream {stream}: time {float(clock[stream])!r} lies before its last row at "
+            f"{float(time[stream])!r}: rows must come in order of time."
+        )
+    if bool((wild := x.isinf()).any()):
+        stream, channel = (int(i) for i in wild.nonzero()[0])
+        raise StateError(
+            f"stream {stream}, channel {channel}: the value is {float(x[stream, channel])}: use NaN "
+            "for what was not observed."
+        )
+
+
+def check_conflict(clash: Tensor) -> None:
+    """Refuse a second, different value (stream, channel) for one channel at one instant."""
+    if bool(clash.any()):
+        stream, channel = (int(i) for i in clash.nonzero()[0])
+        raise StateError(
+            f"stream {stream}, channel {channel}: this instant already has another value: observe "
+            "each channel once an instant."
+        )
+
+
+def check_question(time: Tensor, clock: Tensor) -> None:
+    """Refuse questions about a stream without rows, about its past, or at no time at all."""
+    if bool((empty := time.isnan()).any()):
+        stream = int(empty.nonzero()[0])
+        raise StateError(f"stream {stream} has no row yet: observe one first.")
+    if bool((bad := ~(clock >= time) | clock.isinf()).any()):
+        stream = int(bad.nonzero()[0])
+        raise StateError(
+            f"stream {stream} is asked for at time {float(clock[stream])!r}, its last row is at "
+            f"{float(time[stream])!r}: ask for that time or later."
+        )

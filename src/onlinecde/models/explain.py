@@ -1,0 +1,169 @@
+"""Exact attribution: what each event and each stretch of time added to an output.
+
+On every leg the update of z is a sum over the channels that moved, stage by stage, so the step is
+one too. With a linear readout the parts of z become parts of the output, and nothing is left
+over. With a nonlinear one they are weighted by the readout's mean gradient on the way from knot
+to knot, found by Gauss-Legendre quadrature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onlinecde.controls import Path
+from onlinecde.models import live
+from onlinecde.solvers import solve_with
+from onlinecde.solvers.chain import Chain, chain
+from onlinecde.solvers.stepping import (
+    combine,
+    drive_at,
+    piece_data,
+    piece_drive,
+    piece_steps,
+    stages,
+)
+
+if TYPE_CHECKING:
+    from onlinecde.models.neural_cde import CDEState, NeuralCDE
+
+NODES = 8
+"""Quadrature nodes a leg for a nonlinear readout."""
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Contributions that add up: `start + sum over rows up to i of (time + events)` is the output at row i."""
+
+    start: Tensor
+    """(stream, output): the output at the first row"""
+    time: Tensor
+    """(stream, row, output): what the passing of time up to each row added; 0 at the first"""
+    events: Tensor
+    """(stream, row, channel, output): what each channel's event at each row added; 0 at the first"""
+
+    def outputs(self) -> Tensor:
+        """The outputs at the rows, (stream, row, output), as the sum of their parts."""
+        return self.start[:, None] + (self.time + self.events.sum(2)).cumsum(1)
+
+
+@dataclass(frozen=True, eq=False)
+class StepExplanation:
+    """What one observation adds: `start + time + sum of events` is the output after it."""
+
+    start: Tensor
+    """(stream, output): the output before it; for a stream's first row, the output after it"""
+    time: Tensor
+    """(stream, output): the passing of time since the last row"""
+    events: Tensor
+    """(stream, channel, output): each channel observed"""
+
+
+def explain_path(model: NeuralCDE, path: Path, z0: Tensor) -> Explanation:
+    """Contributions along a whole path."""
+    _check(model)
+    how = model.integrator
+    laid = chain(path, model.field, how.steps, how.max_step)
+    zs = solve_with(how, path, model.field, z0, outputs="knots").z.transpose(0, 1)[:, laid.order]
+    xs = path.evaluate(path.knots).transpose(0, 1)[:, laid.order]
+    start = model.read(z0, path.rows[:, 0])
+    added = z0.new_zeros(*path.rows.shape, start.shape[1])
+    for piece in range(laid.pieces):
+        n = laid.active[piece]
+        row = piece // path.pieces_per_row + 1
+        step = _contributions(model, laid, piece, zs[:, :n], xs[:, :n])
+        added[laid.order[:n], row, laid.moved(piece)] += step
+    return Explanation(start, *_fold(model, added))
+
+
+def explain_step(model: NeuralCDE, state: CDEState, after: CDEState) -> StepExplanation:
+    """Contributions of the row that leads from one state to the next."""
+    _check(model)
+    if model.control != "rectilinear":
+        raise ValueError("single observations are explained for the rectilinear control.")
+    first = after.previous_time.isnan()
+    again = after.time == state.time
+    since = torch.where(first | again, after.time, state.time)
+    z = torch.where(again[:, None], state.before, state.z)
+    z = torch.where(first[:, None], after.z, z)
+    new = model.row(after.time, after.values, after.counts)
+    old = model.row(since, after.previous, after.counts - after.observed.to(after.counts))
+    old = torch.where(first[:, None], new, old)
+    laid = live.row_chain(model, z, since, after.time, old, new, after.observed)
+    zs = torch.stack([z, after.before, after.z])
+    xs = torch.stack([old, torch.cat([new[:, :1], old[:, 1:]], 1), new])
+    start = model.read(z, old)
+    added = z.new_zeros(*new.shape, start.shape[1])
+    for piece in range(2):
+        added[:, laid.moved(piece)] += _contributions(model, laid, piece, zs, xs)
+    return StepExplanation(start, *_fold(model, added))
+
+
+def _contributions(model: NeuralCDE, laid: Chain, piece: int, zs: Tensor, xs: Tensor) -> Tensor:
+    """What each moved channel adds to the outputs on a piece, (stream, moved, output).
+
+    zs (knot, stream, hidden) and xs (knot, stream, path channel): z and X at all knots.
+    """
+    parts = _parts(model, laid, piece, zs[piece])
+    weight = _mean_gradient(model, zs[piece], zs[piece + 1], xs[piece], xs[piece + 1])
+    step = torch.einsum("soh,sch->sco", weight[:, :, : model.hidden], parts)
+    if model.readout_sees_path:
+        moved = laid.moved(piece)
+        rise = (xs[piece + 1] - xs[piece])[:, moved]
+        step = step + (weight[:, :, model.hidden :][:, :, moved] * rise[:, None]).transpose(1, 2)
+    return step
+
+
+def _check(model: NeuralCDE) -> None:
+    if model.integrator.tolerance is not None:
+        raise ValueError("attribution follows fixed steps: build the model without rtol and atol.")
+
+
+def _fold(model: NeuralCDE, added: Tensor) -> tuple[Tensor, Tensor]:
+    """Split (..., path channel, output) into time and channels, a count going with its value."""
+    values = added[..., 1 : 1 + model.channels, :]
+    if model.counts:
+        values = values + added[..., 1 + model.channels :, :]
+    return added[..., 0, :], values
+
+
+def _parts(model: NeuralCDE, laid: Chain, piece: int, z: Tensor) -> Tensor:
+    """What each moved channel adds to z on a piece, (stream, moved, hidden)."""
+    table = model.integrator.table
+    data, drive, channels = piece_data(laid, piece), piece_drive(laid, piece), laid.moved(piece)
+    columns: list[Tensor] = []
+
+    def rate(y: Tensor, u: float | Tensor) -> Tensor:
+        matrix = model.field.matrix(y, drive_at(drive, u))[:, :, channels].transpose(1, 2)
+        columns.append(matrix * laid.slope(data, u)[:, :, None])
+        return columns[-1].sum(1)
+
+    total = None
+    for u, h in piece_steps(laid, piece, z):
+        columns.clear()
+        z = z + h * combine(table.b, stages(table, rate, z, u, h))
+        step = (h[:, :, None] if isinstance(h, Tensor) else h) * combine(table.b, columns)
+        total = step if total is None else total + step
+    assert total is not None
+    return total
+
+
+def _mean_gradient(model: NeuralCDE, z0: Tensor, z1: Tensor, x0: Tensor, x1: Tensor) -> Tensor:
+    """Mean gradient of the readout on the straight line between two knots, (stream, output, inputs)."""
+    if model.head.linear:
+        return model.head.layers.weight.expand(z0.shape[0], -1, -1)  # pyright: ignore[reportAttributeAccessIssue, reportReturnType, reportCallIssue]
+    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    start, stop = (
+        torch.cat([z, x], 1) if model.readout_sees_path else z for z, x in ((z0, x0), (z1, x1))
+    )
+    total = 0.0
+    for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
+        place = start + float(node) * (stop - start)
+        jacobian = torch.func.vmap(torch.func.jacrev(model.head))(place)
+        total = total + float(weight) * jacobian
+    assert isinstance(total, Tensor)
+    return total

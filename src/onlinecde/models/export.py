@@ -1,0 +1,86 @@
+"""The online step as `torch.export` programs, for places where this package is not installed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from onlinecde.models.neural_cde import CDEState, NeuralCDE
+
+
+@dataclass(frozen=True)
+class OnlinePrograms:
+    """`observe(*state, t, x) -> state` and `predict(*state, t) -> outputs`, for any number of streams.
+
+    A state is its tensors in the order of `CDEState`'s fields, static features only where the
+    model has them; t is (stream,) float64. Nothing is checked inside: bad input is the caller's.
+    """
+
+    observe: ExportedProgram
+    predict: ExportedProgram
+
+
+def export_online(model: NeuralCDE) -> OnlinePrograms:
+    """Export the online step of a model with a dynamic number of streams.
+
+    >>> programs = export_online(NeuralCDE(channels=2, hidden=4, width=4))  # doctest: +SKIP
+    >>> torch.export.save(programs.observe, "observe.pt2")  # doctest: +SKIP
+    """
+    if model.integrator.max_step is not None or model.integrator.tolerance is not None:
+        raise ValueError(
+            "an exported step has a fixed number of steps: build the model with `steps`, without "
+            "max_step, rtol and atol."
+        )
+    static = None if model.static == 0 else torch.zeros(2, model.static, dtype=model.dtype)
+    with torch.no_grad():
+        state = model.init_state(2, static)
+        clock = torch.arange(2, dtype=torch.float64, device=model.device)
+        x = torch.zeros(2, model.channels, dtype=model.dtype, device=model.device)
+        stream = Dim("stream", min=1)
+        # A fresh state holds some tensors twice, which export would take for one input.
+        held = tuple(tensor.clone() for tensor in _tensors(state))
+        return OnlinePrograms(
+            torch.export.export(
+                _Observe(model), (*held, clock, x), dynamic_shapes=_dynamic(len(held) + 2, stream)
+            ),
+            torch.export.export(
+                _Predict(model), (*held, clock), dynamic_shapes=_dynamic(len(held) + 1, stream)
+            ),
+        )
+
+
+def _dynamic(count: int, stream: Dim) -> tuple[tuple[dict[int, Dim], ...]]:
+    return (tuple({0: stream} for _ in range(count)),)
+
+
+def _tensors(state: CDEState) -> tuple[Tensor, ...]:
+    held = (getattr(state, f.name) for f in fields(state))
+    return tuple(tensor for tensor in held if tensor is not None)
+
+
+def _state(tensors: tuple[Tensor, ...], static: int) -> CDEState:
+    return CDEState(*tensors) if static else CDEState(*tensors, None)
+
+
+class _Observe(nn.Module):
+    def __init__(self, model: NeuralCDE) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        *held, clock, x = tensors
+        state = _state(tuple(held), self.model.static)
+        return _tensors(self.model.take(state, clock, self.model.encoding.scale_values(x)))
+
+
+class _Predict(nn.Module):
+    def __init__(self, model: NeuralCDE) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        *held, clock = tensors
+        return self.model.say(_state(tuple(held), self.model.static), clock)

@@ -1,0 +1,349 @@
+"""`NeuralCDE`: initial map, vector field along a control path, readout; offline and online."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from onlinecde import controls
+from onlinecde.controls import Encoding, Measurability, Path, RectilinearPath
+from onlinecde.controls.path import rows_at
+from onlinecde.models import live
+from onlinecde.models.contract import (
+    OnlineModel,
+    StateError,
+    StreamState,
+    check_conflict,
+    check_observation,
+    check_question,
+    per_stream,
+)
+from onlinecde.models.explain import Explanation, StepExplanation, explain_path, explain_step
+from onlinecde.models.heads import Head, Kind
+from onlinecde.series import SeriesBatch
+from onlinecde.solvers import MLPVectorField, integrator, solve_with
+from onlinecde.solvers.fields import Activation
+from onlinecde.solvers.solve import query_times
+
+Control = Literal["rectilinear", "hermite", "linear", "natural_cubic"]
+CONTROLS = {
+    "rectilinear": (controls.rectilinear, Measurability.CONTINUOUS),
+    "hermite": (controls.hermite, Measurability.DISCRETE),
+    "linear": (controls.linear, Measurability.DISCRETE),
+    "natural_cubic": (controls.natural_cubic, Measurability.OFFLINE),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class CDEState(StreamState):
+    """All a stream's past comes to: z, its last row, its counts and its last time.
+
+    What stood before the last row is kept too, so that more events of the same instant can be
+    taken in as if they had come together.
+    """
+
+    z: Tensor
+    """(stream, hidden) after the last row"""
+    before: Tensor
+    """(stream, hidden): z as the last row's time came, before its values were taken in"""
+    time: Tensor
+    """(stream,) float64: time of the last row, NaN before the first"""
+    values: Tensor
+    """(stream, channel): last values in the model's units, 0 where never observed"""
+    counts: Tensor
+    """(stream, channel): how often each channel was observed"""
+    observed: Tensor
+    """(stream, channel) bool: what was observed at the last row's instant"""
+    previous: Tensor
+    """(stream, channel): values before the last row"""
+    previous_time: Tensor
+    """(stream,) float64: time of the row before the last, NaN before the second"""
+    static: Tensor | None
+    """(stream, feature)"""
+
+
+class NeuralCDE(OnlineModel[CDEState]):
+    """`z(t) = zeta(static, X(t0)) + integral of f(z) dX`, read out by a head.
+
+    With the rectilinear control (the default) it is continuously online: it answers at any time
+    from the past alone, and one observation costs the same whatever the history.
+
+    `field_sees_path` makes the field f(z, X) (still a CDE: X is part of the state);
+    `readout_sees_path` reads out (z, X(t)); `readout_width` makes the readout a small MLP;
+    `channel_dropout` hides whole channels of a stream in training. `gain`, `clip`, `count_scale`
+    and `count_gain` belong to the `Encoding`; fit it on training series with
+    `model.encoding.fit(train)`. Solver settings as in `solve`.
+
+    >>> model = NeuralCDE(channels=2, hidden=8, width=16, outputs=1)
+    >>> state = model.observe(model.init_state(), t=0.0, x=[[36.6, float("nan")]])
+    >>> model.predict(state, t=1.5).shape
+    torch.Size([1, 1])
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        hidden: int = 64,
+        width: int = 64,
+        depth: int = 2,
+        outputs: int = 1,
+        control: Control = "rectilinear",
+        counts: bool = True,
+        static: int = 0,
+        *,
+        kind: Kind = "regression",
+        activation: Activation = "relu",
+        field_sees_path: bool = False,
+        readout_sees_path: bool = False,
+        readout_width: int | None = None,
+        channel_dropout: float = 0.0,
+        gain: float = 1.0,
+        clip: float | None = None,
+        count_scale: Literal["linear", "log"] = "linear",
+        count_gain: float = 1.0,
+        method: str = "rk4",
+        steps: int = 1,
+        max_step: float | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+        gradient: Literal["exact", "backprop", "adjoint"] = "exact",
+        backend: Literal["auto", "torch", "cpu"] = "auto",
+    ) -> None:
+        super().__init__()
+        if control not in CONTROLS:
+            raise ValueError(f"control is {control!r}: choose one of {', '.join(CONTROLS)}.")
+        if not 0 <= channel_dropout < 1:
+            raise ValueError(f"channel_dropout is {channel_dropout}: give a share from 0 up to 1.")
+        if max_step is not None and control != "rectilinear":
+            raise ValueError(
+                "max_step is for the time legs of the rectilinear control: give steps."
+            )
+        self.channels, self.hidden, self.outputs = channels, hidden, outputs
+        self.static, self.control, self.counts = static, control, counts
+        self.channel_dropout, self.readout_sees_path = channel_dropout, readout_sees_path
+        self.encoding = Encoding(
+            channels, counts, gain=gain, clip=clip, count_scale=count_scale, count_gain=count_gain
+        )
+        v = self.encoding.path_channels
+        self.initial = nn.Linear(static + v, hidden)
+        self.field = MLPVectorField(hidden, v, width, depth, activation, sees_path=field_sees_path)
+        self.head = Head(hidden + (v if readout_sees_path else 0), outputs, kind, readout_width)
+        self.integrator = integrator(
+            method,
+            steps=steps,
+            max_step=max_step,
+            rtol=rtol,
+            atol=atol,
+            gradient=gradient,
+            backend=backend,
+        )
+        self.config = {
+            "channels": channels,
+            "hidden": hidden,
+            "width": width,
+            "depth": depth,
+            "outputs": outputs,
+            "control": control,
+            "counts": counts,
+            "static": static,
+            "kind": kind,
+            "activation": activation,
+            "field_sees_path": field_sees_path,
+            "readout_sees_path": readout_sees_path,
+            "readout_width": readout_width,
+            "channel_dropout": channel_dropout,
+            "gain": gain,
+            "clip": clip,
+            "count_scale": count_scale,
+            "count_gain": count_gain,
+            "method": method,
+            "steps": steps,
+            "max_step": max_step,
+            "rtol": rtol,
+            "atol": atol,
+            "gradient": gradient,
+            "backend": backend,
+        }
+
+    @property
+    def measurability(self) -> Measurability:
+        """CONTINUOUS, DISCRETE (where no channel has gaps) or OFFLINE, by the control."""
+        return CONTROLS[self.control][1]
+
+    def path(self, batch: SeriesBatch) -> Path:
+        """The control path of a batch, in the model's units."""
+        return CONTROLS[self.control][0](self.prepare(batch), encoding=self.encoding)
+
+    def start(self, path: Path, static: Tensor | None) -> Tensor:
+        """z at the first row, (stream, hidden)."""
+        first = path.rows[:, 0]
+        return self.initial(first if static is None else torch.cat([static, first], 1))
+
+    def forward(self, batch: SeriesBatch, at: Any = None, *, final: bool = False) -> Tensor:
+        batch = self.prepare(batch)
+        if self.training and self.channel_dropout:
+            batch = drop_channels(batch, self.channel_dropout)
+        path = self.path(batch)
+        z0 = self.start(path, batch.static)
+        if final:
+            z = solve_with(self.integrator, path, self.field, z0, outputs="end").z
+            return self.read(z, path.rows[:, -1])
+        if at is None:
+            return self.read(solve_with(self.integrator, path, self.field, z0).z, path.rows)
+        clock = query_times(path, at)
+        row = rows_at(path.times, path.lengths, clock, path.streams)
+        x = path.rows.gather(1, row[:, :, None].expand(-1, -1, path.channels))
+        if isinstance(path, RectilinearPath):
+            z = solve_with(self.integrator, path, self.field, z0, at=clock).z
+            x = torch.cat([path.scale_time(clock)[:, :, None].to(x), x[:, :, 1:]], 2)
+            return self.read(z, x)
+        # Between rows the next one is not known yet: what was said after the last row stands.
+        z = solve_with(self.integrator, path, self.field, z0).z
+        return self.read(z.gather(1, row[:, :, None].expand(-1, -1, self.hidden)), x)
+
+    def read(self, z: Tensor, x: Tensor | None) -> Tensor:
+        """Outputs of states z (..., hidden) at X (..., path channel), which only some heads need."""
+        if not self.readout_sees_path:
+            return self.head(z)
+        assert x is not None
+        return self.head(torch.cat([z, x], -1))
+
+    def init_state(self, streams: int = 1, static: Any = None) -> CDEState:
+        if self.measurability is Measurability.OFFLINE:
+            raise StateError(
+                "the natural cubic control needs the whole series, so this model cannot run "
+                "online: use control='rectilinear'."
+            )
+        features = self.prepare_static(streams, static)
+        z = torch.zeros(streams, self.hidden, dtype=self.dtype, device=self.device)
+        x = torch.zeros(streams, self.channels, dtype=self.dtype, device=self.device)
+        never = torch.full((streams,), torch.nan, dtype=torch.float64, device=self.device)
+        seen = torch.zeros(streams, self.channels, dtype=torch.bool, device=self.device)
+        return CDEState(z, z, never, x, x, seen, x, never, features)
+
+    def observe(self, state: CDEState, t: Any, x: Any) -> CDEState:
+        fast = live.observe(self, state, t, x)
+        if fast is not None:
+            return fast
+        clock = per_stream(t, len(state), self.device)
+        values = torch.as_tensor(x, dtype=self.dtype, device=self.device)
+        check_observation(state.time, clock, values, self.channels)
+        if self.control != "rectilinear":
+            self._check_complete(state, clock, values)
+        scaled = self.encoding.scale_values(values)
+        again = (clock == state.time)[:, None]
+        check_conflict(again & ~scaled.isnan() & state.observed & (scaled != state.values))
+        return self.take(state, clock, scaled)
+
+    def take(self, state: CDEState, clock: Tensor, scaled: Tensor) -> CDEState:
+        """`observe` for checked times (stream,) and scaled values (stream, channel); no branches on data."""
+        new = state.time.isnan()
+        again = clock == state.time
+        here = ~scaled.isnan()
+        merged = again[:, None]
+        observed = torch.where(merged, state.observed | here, here)
+        base = torch.where(merged, state.previous, state.values)
+        base_counts = state.counts - (merged & state.observed).to(state.counts.dtype)
+        # In a merge, channels observed before at this instant keep their value.
+        told = torch.where(here, scaled, state.values)
+        values = torch.where(observed, told, base)
+        counts = base_counts + observed.to(base_counts.dtype)
+        began = torch.where(again, state.previous_time, state.time)
+        first = began.isnan()
+        row = self.row(clock, values, counts)
+        z0 = self.initial(row if state.static is None else torch.cat([state.static, row], 1))
+        start = torch.where(merged, state.before, state.z)
+        since = torch.where(first, clock, began)
+        if self.control == "rectilinear":
+            # In a merge time has come already: its leg has no length.
+            since = torch.where(again, clock, since)
+            before, z = live.legs(
+                self, start, since, clock, self.row(since, base, base_counts), row, observed
+            )
+        else:
+            before = start
+            old = self.row(since, base, base_counts)
+            z = live.piece(self, start, old, row, self._slope(state, old))
+        z = torch.where(first[:, None], z0, z)
+        before = torch.where(first[:, None], z0, before)
+        return CDEState(
+            z=z,
+            before=before,
+            time=clock,
+            values=values,
+            counts=counts,
+            observed=observed,
+            previous=base,
+            previous_time=torch.where(new, state.time, began),
+            static=state.static,
+        )
+
+    def row(self, clock: Tensor, values: Tensor, counts: Tensor) -> Tensor:
+        """X at a row, (stream, path channel)."""
+        parts = [self.encoding.scale_time(clock)[:, None].to(values.dtype), values]
+        if self.counts:
+            parts.append(self.encoding.scale_counts(counts))
+        return torch.cat(parts, 1)
+
+    def _slope(self, state: CDEState, old: Tensor) -> Tensor | None:
+        """For Hermite, dX/ds at the last row; NaN where it has none yet (the piece is straight)."""
+        if self.control != "hermite":
+            return None
+        earlier = self.row(
+            state.previous_time, state.previous, state.counts - state.observed.to(state.counts)
+        )
+        return torch.where(state.previous_time.isnan()[:, None], torch.nan, old - earlier)
+
+    def _check_complete(self, state: CDEState, clock: Tensor, values: Tensor) -> None:
+        gap = values.isnan() & (state.counts > 0)
+        if bool(gap.any()):
+            stream, channel = (int(i) for i in gap.nonzero()[0])
+            raise StateError(
+                f"stream {stream}, channel {channel} is missing: the {self.control} control would "
+                "fill it from the future. Use control='rectilinear' for series with gaps."
+            )
+        if bool((again := clock == state.time).any()):
+            raise StateError(
+                f"stream {int(again.nonzero()[0])}: its row at {float(clock[again][0])!r} is taken: "
+                f"the {self.control} control takes each row whole. Use control='rectilinear'."
+            )
+
+    def predict(self, state: CDEState, t: Any = None) -> Tensor:
+        clock = state.time if t is None else per_stream(t, len(state), self.device)
+        check_question(state.time, clock)
+        return self.say(state, clock)
+
+    def say(self, state: CDEState, clock: Tensor) -> Tensor:
+        """`predict` for checked times (stream,); no branches on data."""
+        if self.control != "rectilinear":
+            return self.read(state.z, self.row(state.time, state.values, state.counts))
+        here = there = None
+        if self.field.sees_path or self.readout_sees_path:
+            here = self.row(state.time, state.values, state.counts)
+            there = torch.cat([self.encoding.scale_time(clock)[:, None].to(here), here[:, 1:]], 1)
+        return self.read(live.time_leg(self, state.z, state.time, clock, here, there), there)
+
+    def explain(self, batch: SeriesBatch) -> Explanation:
+        """What each event and each stretch of time added to the outputs, row by row, with nothing left over."""
+        batch = self.prepare(batch)
+        path = self.path(batch)
+        with torch.no_grad():
+            return explain_path(self, path, self.start(path, batch.static))
+
+    def explain_observation(self, state: CDEState, t: Any, x: Any) -> StepExplanation:
+        """What observing x at t adds to the outputs of each stream: by time and by each channel.
+
+        For more events of an instant already begun, the whole instant is explained anew.
+        """
+        after = self.observe(state, t, x)
+        with torch.no_grad():
+            return explain_step(self, state, after)
+
+
+def drop_channels(batch: SeriesBatch, share: float) -> SeriesBatch:
+    """Hide a random share of the channels of each stream from first row to last."""
+    kept = torch.rand(len(batch), 1, batch.values.shape[2], device=batch.device) >= share
+    return replace(batch, values=batch.values.masked_fill(~kept, torch.nan))

@@ -1,0 +1,147 @@
+"""ODE-RNN (Rubanova et al. 2019): a neural ODE between rows, a GRU update at rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from onlinecde.controls import Measurability
+from onlinecde.models.heads import Kind
+from onlinecde.models.recurrent import RecurrentModel, Rows
+from onlinecde.solvers import MLPVectorField
+from onlinecde.solvers.chain import Chain, steps_for
+from onlinecde.solvers.fields import Activation
+from onlinecde.solvers.integrator import integrator
+
+
+class ODERNN(RecurrentModel):
+    """ODE-RNN: `dh/dt = MLP(h)` over the true time between rows, `h' = GRU(h, (values, mask))` at rows.
+
+    A neural ODE is a CDE whose only channel is time, so a stretch without events is a time leg,
+    solved as `solve` does with the same settings (`max_step` in the units of the series' times),
+    and with gradients that keep h at its ends alone. `width`, `depth` and `activation` are the
+    MLP's. At a row the GRU sees values carried forward and the mask of what was observed. Time is
+    scaled by `model.encoding`, fitted with `model.encoding.fit(train)`. Static features enter as
+    the state before the first row, a linear map of them.
+
+    Continuously online: `predict` between rows lets h go on without committing it.
+
+    >>> model = ODERNN(channels=2, hidden=8, outputs=1)
+    >>> state = model.observe(model.init_state(), t=0.0, x=[[36.6, float("nan")]])
+    >>> model.predict(state, t=1.5).shape
+    torch.Size([1, 1])
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        hidden: int = 64,
+        outputs: int = 1,
+        static: int = 0,
+        *,
+        width: int = 64,
+        depth: int = 2,
+        activation: Activation = "tanh",
+        kind: Kind = "regression",
+        readout_width: int | None = None,
+        channel_dropout: float = 0.0,
+        gain: float = 1.0,
+        clip: float | None = None,
+        method: str = "rk4",
+        steps: int = 1,
+        max_step: float | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+        gradient: Literal["exact", "backprop", "adjoint"] = "exact",
+        backend: Literal["auto", "torch", "cpu"] = "auto",
+    ) -> None:
+        super().__init__(
+            channels, hidden, outputs, static, 1, kind, readout_width, channel_dropout, gain, clip
+        )
+        self.field = MLPVectorField(hidden, 1, width, depth, activation, final="identity")
+        self.cell = nn.GRUCell(2 * channels, hidden)
+        self.integrator = integrator(
+            method,
+            steps=steps,
+            max_step=max_step,
+            rtol=rtol,
+            atol=atol,
+            gradient=gradient,
+            backend=backend,
+        )
+        self.config = {
+            "channels": channels,
+            "hidden": hidden,
+            "outputs": outputs,
+            "static": static,
+            "width": width,
+            "depth": depth,
+            "activation": activation,
+            "kind": kind,
+            "readout_width": readout_width,
+            "channel_dropout": channel_dropout,
+            "gain": gain,
+            "clip": clip,
+            "method": method,
+            "steps": steps,
+            "max_step": max_step,
+            "rtol": rtol,
+            "atol": atol,
+            "gradient": gradient,
+            "backend": backend,
+        }
+
+    @property
+    def measurability(self) -> Measurability:
+        """CONTINUOUS: h goes on between rows, from the past alone."""
+        return Measurability.CONTINUOUS
+
+    def trajectory(self, rows: Rows, h0: Tensor, streams: Sequence[Any]) -> Tensor:
+        """All h after rows, (row, stream, hidden)."""
+        seen = self._sees(rows)
+        h, after = h0[:, 0], []
+        for row in range(len(seen)):
+            if row:
+                h = self._go_on(h, rows.clock[row - 1], rows.clock[row], streams)
+            h = self.cell(seen[row], h)
+            after.append(h)
+        return torch.stack(after)
+
+    def update(self, row: Rows, h: Tensor) -> Tensor:
+        """(stream, 1, hidden) after the GRU update."""
+        return self.cell(self._sees(row), h[:, 0])[:, None]
+
+    def carry(self, h: Tensor, since: Tensor, clock: Tensor, streams: Sequence[Any]) -> Tensor:
+        return self._go_on(h[:, 0], since, clock, streams)[:, None]
+
+    def _sees(self, rows: Rows) -> Tensor:
+        """(..., stream, 2 * channel): values carried forward, and the mask."""
+        return torch.cat([rows.values, rows.observed.to(rows.values.dtype)], -1)
+
+    def _go_on(self, h: Tensor, since: Tensor, clock: Tensor, streams: Sequence[Any]) -> Tensor:
+        """h (stream, hidden) after the time leg from `since` to `clock` (stream,)."""
+        how, many = self.integrator, h.shape[0]
+        gaps = clock - since
+        leg = Chain(
+            rectilinear=True,
+            channels=1,
+            order=torch.arange(many, device=h.device),
+            lengths=torch.ones(many, dtype=torch.int64, device=h.device),
+            active=[many],
+            time=self.scale_gap(gaps)[None].to(h.dtype),
+            slopes=h.new_zeros(1, many, 0),
+            observed=None,
+            counts=False,
+            steps=how.steps,
+            max_step=how.max_step,
+            time_steps=None if how.max_step is None else steps_for(gaps, how.max_step)[None],
+            drive=None,
+        )
+
+        def where(place: int, s: float) -> str:
+            return f"stream {streams[place]!r} at time {float(clock[place]):g}"
+
+        return how.run(leg, self.field, h, where).z[1]

@@ -1,0 +1,234 @@
+"""What the recurrent baselines share: rows as they see them, the state of a stream, the contract."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from onlinecde.controls import Encoding
+from onlinecde.controls.path import rows_at
+from onlinecde.models.contract import (
+    OnlineModel,
+    StreamState,
+    check_conflict,
+    check_observation,
+    check_question,
+    per_stream,
+)
+from onlinecde.models.heads import Head, Kind
+from onlinecde.models.neural_cde import drop_channels
+from onlinecde.models.recurrences import in_blocks
+from onlinecde.series import SeriesBatch
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What may be seen at some rows, from the past alone: (row, stream, ...), or (stream, ...) of one."""
+
+    clock: Tensor
+    """(row, stream) float64: time as observed"""
+    values: Tensor
+    """(row, stream, channel): scaled values, each channel's last one carried forward, 0 before its first"""
+    observed: Tensor
+    """(row, stream, channel) bool"""
+    since: Tensor
+    """(row, stream, channel) float64: when each channel was last observed before the row; while it
+    never was, when the stream's first row came"""
+
+
+@dataclass(frozen=True, eq=False)
+class RecurrentState(StreamState):
+    """All a stream's past comes to: h, its last values, and when each channel was last observed.
+
+    What stood before the last row is kept too, so that more events of the same instant can be
+    taken in as if they had come together.
+    """
+
+    h: Tensor
+    """(stream, layer, hidden) after the last row; before the first, what the static features say"""
+    before: Tensor
+    """(stream, layer, hidden): h as the last row's time came, before its values were taken in"""
+    time: Tensor
+    """(stream,) float64: time of the last row, NaN before the first"""
+    values: Tensor
+    """(stream, channel): last values in the model's units, 0 where never observed"""
+    observed: Tensor
+    """(stream, channel) bool: what was observed at the last row's instant"""
+    previous: Tensor
+    """(stream, channel): values before the last row"""
+    since: Tensor
+    """(stream, channel) float64: when each channel was last observed before the last row; the
+    stream's first row where it never was"""
+
+
+class RecurrentModel(OnlineModel[RecurrentState]):
+    """A model whose hidden state is updated at rows: `h_i = update(carry(h_{i-1}), row_i)`.
+
+    Before its first row a stream's h is a linear map of its static features, 0 where the model
+    takes none. A subclass gives the update and, where h changes between rows, `carry`.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        hidden: int,
+        outputs: int,
+        static: int,
+        layers: int,
+        kind: Kind,
+        readout_width: int | None,
+        channel_dropout: float,
+        gain: float,
+        clip: float | None,
+    ) -> None:
+        super().__init__()
+        for name, size, least in (
+            ("hidden", hidden, 1),
+            ("layers", layers, 1),
+            ("static", static, 0),
+        ):
+            if size < least:
+                raise ValueError(f"{name} is {size}: give at least {least}.")
+        if not 0 <= channel_dropout < 1:
+            raise ValueError(f"channel_dropout is {channel_dropout}: give a share from 0 up to 1.")
+        self.channels, self.hidden, self.layers = channels, hidden, layers
+        self.outputs, self.static, self.channel_dropout = outputs, static, channel_dropout
+        self.encoding = Encoding(channels, gain=gain, clip=clip)
+        self.initial = nn.Linear(static, layers * hidden) if static else None
+        self.head = Head(hidden, outputs, kind, readout_width)
+
+    @abstractmethod
+    def trajectory(self, rows: Rows, h0: Tensor, streams: Sequence[Any]) -> Tensor:
+        """The top layer's h after each row, (row, stream, hidden), from h0 (stream, layer, hidden)."""
+
+    @abstractmethod
+    def update(self, row: Rows, h: Tensor) -> Tensor:
+        """h (stream, layer, hidden) after taking in one row."""
+
+    def carry(self, h: Tensor, since: Tensor, clock: Tensor, streams: Sequence[Any]) -> Tensor:
+        """h (stream, layer, hidden) at `clock` (stream,) if nothing is observed from `since` on."""
+        return h
+
+    def elapsed(self, rows: Rows) -> Tensor:
+        """(..., stream, channel): scaled time from each channel's last observation before a row to the row.
+
+        It counts from the stream's first row while a channel was never observed, so it is 0 there.
+        """
+        return self.scale_gap(rows.clock[..., None] - rows.since).to(rows.values.dtype)
+
+    def scale_gap(self, gaps: Tensor) -> Tensor:
+        """Differences of time in the model's units, float64."""
+        return gaps / self.encoding.time_scale
+
+    def rows(self, batch: SeriesBatch) -> Rows:
+        """The rows of a batch as the model sees them."""
+        values = self.encoding.scale_values(batch.values).transpose(0, 1)
+        observed = ~values.isnan()
+        clock = batch.times.T
+        last = last_observed(observed)
+        # Row 0 stands for "never observed" too: the value is 0 then, and time counts from there.
+        told = torch.cat([values[:1].masked_fill(~observed[:1], 0.0), values[1:]])
+        earlier = torch.cat([torch.zeros_like(last[:1]), last[:-1]])
+        return Rows(
+            clock=clock,
+            values=told.gather(0, last),
+            observed=observed,
+            since=clock[:, :, None].expand_as(last).gather(0, earlier),
+        )
+
+    def start(self, streams: int, static: Tensor | None) -> Tensor:
+        """h before the first row, (stream, layer, hidden)."""
+        if self.initial is None or static is None:
+            shape = (streams, self.layers, self.hidden)
+            return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        return self.initial(static).view(streams, self.layers, self.hidden)
+
+    def forward(self, batch: SeriesBatch, at: Any = None, *, final: bool = False) -> Tensor:
+        batch = self.prepare(batch)
+        if self.training and self.channel_dropout:
+            batch = drop_channels(batch, self.channel_dropout)
+        h = self.trajectory(self.rows(batch), self.start(len(batch), batch.static), batch.streams)
+        stream = torch.arange(len(batch), device=h.device)
+        if final:
+            return self.head(h[batch.rows - 1, stream])
+        if at is not None:
+            return self._at_times(batch, h, at)
+        outputs = in_blocks(self.head, h)
+        row = torch.arange(len(h), device=h.device)[None, :]
+        return outputs[torch.minimum(row, batch.rows[:, None] - 1), stream[:, None]]
+
+    def _at_times(self, batch: SeriesBatch, h: Tensor, at: Any) -> Tensor:
+        """Outputs (stream, query, output), each carried on from the row before its time."""
+        clock = torch.as_tensor(at, dtype=torch.float64, device=self.device)
+        if clock.ndim not in (1, 2):
+            raise ValueError(
+                f"at has shape {tuple(clock.shape)}: give (query,) or (stream, query)."
+            )
+        clock = clock.expand(len(batch), clock.shape[-1])
+        row = rows_at(batch.times, batch.rows, clock, batch.streams)
+        stream = torch.arange(len(batch), device=h.device)[:, None].expand_as(row)
+        since = batch.times.gather(1, row).flatten()
+        names = [name for name in batch.streams for _ in range(clock.shape[1])]
+        found = self.carry(h[row, stream].flatten(0, 1)[:, None], since, clock.flatten(), names)
+        return self.head(found[:, 0]).unflatten(0, clock.shape)
+
+    def init_state(self, streams: int = 1, static: Any = None) -> RecurrentState:
+        h = self.start(streams, self.prepare_static(streams, static))
+        x = torch.zeros(streams, self.channels, dtype=self.dtype, device=self.device)
+        seen = torch.zeros_like(x, dtype=torch.bool)
+        never = torch.full((streams,), torch.nan, dtype=torch.float64, device=self.device)
+        return RecurrentState(h, h, never, x, seen, x, torch.full_like(x, torch.nan).double())
+
+    def observe(self, state: RecurrentState, t: Any, x: Any) -> RecurrentState:
+        clock = per_stream(t, len(state), self.device)
+        values = torch.as_tensor(x, dtype=self.dtype, device=self.device)
+        check_observation(state.time, clock, values, self.channels)
+        scaled = self.encoding.scale_values(values)
+        again = (clock == state.time)[:, None]
+        check_conflict(again & ~scaled.isnan() & state.observed & (scaled != state.values))
+        return self.take(state, clock, scaled)
+
+    def take(self, state: RecurrentState, clock: Tensor, scaled: Tensor) -> RecurrentState:
+        """`observe` for checked times (stream,) and scaled values (stream, channel)."""
+        new = state.time.isnan()
+        again = clock == state.time
+        here = ~scaled.isnan()
+        merged = again[:, None]
+        observed = torch.where(merged, state.observed | here, here)
+        previous = torch.where(merged, state.previous, state.values)
+        # In a merge, channels observed before at this instant keep their value.
+        values = torch.where(observed, torch.where(here, scaled, state.values), previous)
+        seen = torch.where(state.observed & ~merged, state.time[:, None], state.since)
+        since = torch.where(new[:, None], clock[:, None], seen)
+        # At a first row, and in a merge, no time passes.
+        began = torch.where(new, clock, state.time)
+        start = torch.where(again[:, None, None], state.before, state.h)
+        before = self.carry(start, began, clock, range(len(state)))
+        h = self.update(Rows(clock, values, observed, since), before)
+        return RecurrentState(h, before, clock, values, observed, previous, since)
+
+    def predict(self, state: RecurrentState, t: Any = None) -> Tensor:
+        clock = state.time if t is None else per_stream(t, len(state), self.device)
+        check_question(state.time, clock)
+        return self.say(state, clock)
+
+    def say(self, state: RecurrentState, clock: Tensor) -> Tensor:
+        """`predict` for checked times (stream,)."""
+        return self.head(self.carry(state.h, state.time, clock, range(len(state)))[:, -1])
+
+
+def last_observed(observed: Tensor) -> Tensor:
+    """The row at which each channel was last observed, this one included; 0 if never. Shape as given."""
+    row = torch.arange(observed.shape[0], dtype=torch.int32, device=observed.device)[:, None, None]
+    last = torch.where(observed, row, 0)
+    reach = 1
+    while reach < len(last):
+        # Each row has looked back `reach` rows; now as far again.
+        last = torch.cat([last[:reach], torch.maximum(last[reach:], last[:-reach])])
+        reach *= 2
+    return last.to(torch.int64)

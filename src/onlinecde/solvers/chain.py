@@ -1,0 +1,148 @@
+"""A path as the integrator takes it: tensors with the piece first, longest streams first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from onlinecde.controls import Path, PolynomialPath, RectilinearPath
+from onlinecde.solvers.fields import VectorField
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """The pieces of all streams, u in [0, 1] on each; streams stand in order of falling length.
+
+    A leg's channels: time alone on even pieces of a rectilinear chain, values and counts on odd
+    ones; all channels on every piece of another chain.
+    """
+
+    rectilinear: bool
+    channels: int
+    order: Tensor
+    """(stream,): which stream of the path stands at each place."""
+    lengths: Tensor
+    """(stream,): pieces of each stream, falling."""
+    active: list[int]
+    """How many streams still move on each piece."""
+    time: Tensor | None
+    """(leg, stream): increments of time legs; None unless rectilinear."""
+    slopes: Tensor
+    """dX/du: (leg, stream, channel - 1) increments of value legs; otherwise
+    (piece, stream, degree, channel), the coefficients of its powers of u."""
+    observed: Tensor | None
+    """(leg, stream, value channel) bool, rectilinear: what moves on value legs."""
+    counts: bool
+    steps: int
+    """Steps on every piece but time legs with their own number."""
+    max_step: float | None
+    """The longest step on a time leg, in the units of the clock; None where `steps` holds there too."""
+    time_steps: Tensor | None
+    """(leg, stream) int64 steps on time legs, or None where `steps` holds for time legs too."""
+    drive: Tensor | None
+    """What the field sees of the path: (knot, stream, drive) for straight pieces,
+    (piece, stream, 4, drive) for cubic ones; None where it sees nothing."""
+
+    @property
+    def pieces(self) -> int:
+        return len(self.active)
+
+    def moved(self, piece: int) -> slice:
+        """The channels that may move on a piece."""
+        if not self.rectilinear:
+            return slice(0, self.channels)
+        return slice(0, 1) if piece % 2 == 0 else slice(1, self.channels)
+
+    def slope(self, data: Tensor, u: float | Tensor) -> Tensor:
+        """dX/du (stream, moved) at u of one piece, given that piece's `time` or `slopes`."""
+        if self.rectilinear:
+            return data[:, None] if data.ndim == 1 else data
+        total = data[:, -1]
+        for power in range(data.shape[1] - 2, -1, -1):
+            total = total * u + data[:, power]
+        return total
+
+
+def chain(
+    path: Path,
+    field: VectorField,
+    steps: int = 1,
+    max_step: float | None = None,
+) -> Chain:
+    """Lay a path out for the integrator, up to the end of its longest stream."""
+    path = _without_padding(path)
+    ends = path.pieces_per_stream
+    order = torch.argsort(ends, descending=True, stable=True)
+    lengths = ends[order]
+    piece = torch.arange(path.pieces, device=ends.device)
+    active = (lengths[None, :] > piece[:, None]).sum(1).tolist()
+    rows = path.rows[order] if not bool((ends == path.pieces).all()) else path.rows
+    drive = None
+    time = observed = time_steps = None
+    counts = False
+    if isinstance(path, RectilinearPath):
+        time = path.time_legs[order].T
+        slopes = rows[:, :, 1:].diff(dim=1).transpose(0, 1)
+        observed = path.observed[order, 1:].transpose(0, 1)
+        counts = path.counts
+        if max_step is not None:
+            time_steps = steps_for(path.times.diff(dim=1), max_step)[order].T
+        if field.sees_path:
+            stay, come = rows[:, :-1, 1:], rows[:, 1:, :1]
+            between = torch.cat([come, stay], 2)
+            knots = torch.stack([rows[:, :-1], between], 2).flatten(1, 2)
+            drive = field.drive(torch.cat([knots, rows[:, -1:]], 1)).transpose(0, 1)
+    elif isinstance(path, PolynomialPath):
+        if max_step is not None:
+            raise ValueError(
+                f"max_step is for the time legs of a rectilinear path, not for {path.scheme}: "
+                "give steps."
+            )
+        if path.slopes is None:
+            slopes = rows.diff(dim=1).transpose(0, 1)[:, :, None]
+            if field.sees_path:
+                drive = field.drive(rows).transpose(0, 1)
+        else:
+            coefficients = path.coefficients()[order].transpose(0, 1)
+            powers = torch.arange(1.0, 4.0, dtype=rows.dtype, device=rows.device)
+            slopes = coefficients[:, :, 1:] * powers[:, None]
+            if field.sees_path:
+                drive = field.drive(coefficients)
+    else:
+        raise ValueError(
+            f"paths of type {type(path).__name__} cannot be solved along: build one with "
+            "onlinecde.controls."
+        )
+    return Chain(
+        rectilinear=time is not None,
+        channels=path.channels,
+        order=order,
+        lengths=lengths,
+        active=active,
+        time=time,
+        slopes=slopes,
+        observed=observed,
+        counts=counts,
+        steps=steps,
+        max_step=max_step,
+        time_steps=time_steps,
+        drive=drive,
+    )
+
+
+def _without_padding(path: Path) -> Path:
+    """The path without rows that are padding in every stream."""
+    most = int(path.lengths.max())
+    if most == path.rows.shape[1]:
+        return path
+    by_row = ("rows", "times", "time", "observed", "slopes")
+    held = {name: getattr(path, name, None) for name in by_row}
+    cut = {name: tensor[:, :most] for name, tensor in held.items() if tensor is not None}
+    return replace(path, **cut)  # pyright: ignore[reportArgumentType]
+
+
+def steps_for(gaps: Tensor, max_step: float) -> Tensor:
+    """How many steps a time leg of each gap (any shape) takes; it depends on the gap alone."""
+    return (gaps / max_step - 1e-9).ceil().clamp(min=1).to(torch.int64)

@@ -1,0 +1,176 @@
+"""Vector fields: the contract the integrator relies on, and the paper's MLP."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Activation = Literal["relu", "silu", "tanh", "softplus"]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "silu": nn.functional.silu,
+    "tanh": torch.tanh,
+    "softplus": nn.functional.softplus,
+}
+
+
+class VectorField(nn.Module, ABC):
+    """A field f of `dz = f(z) dX`, or of `dz = f(z, X) dX` where `sees_path`.
+
+    A subclass gives the whole matrix. The contraction `f(z) dX` follows from it; a field that can
+    contract without building the matrix, or only some of its columns, overrides `contract`.
+    A field that sees the path gets `drive(X)`, a linear image of X, wherever it is evaluated.
+    """
+
+    hidden: int
+    channels: int
+    sees_path: bool = False
+
+    @abstractmethod
+    def matrix(self, z: Tensor, drive: Tensor | None = None) -> Tensor:
+        """f(z): (stream, hidden) -> (stream, hidden, channel)."""
+
+    def contract(
+        self, z: Tensor, dx: Tensor, channels: slice, drive: Tensor | None = None
+    ) -> Tensor:
+        """f(z) dX over some channels: z (stream, hidden), dx (stream, moved) -> (stream, hidden)."""
+        columns = self.matrix(z, drive)[:, :, channels]
+        return torch.einsum("shc,sc->sh", columns, dx)
+
+    def drive(self, x: Tensor) -> Tensor:
+        """What the field wants of X (..., channel): a linear map of it."""
+        return x
+
+
+class MatrixField(VectorField):
+    """Any module or function from z (stream, hidden) to f(z) (stream, hidden, channel)."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], hidden: int, channels: int) -> None:
+        super().__init__()
+        self.function = function
+        self.hidden, self.channels = hidden, channels
+
+    def check_gradients(self, z: Tensor) -> None:
+        """Refuse a function of tensors that gradients recomputed from its parameters would miss."""
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return
+        matrix = self.matrix(z.detach())
+        own = {id(parameter) for parameter in self.parameters()}
+        nodes, seen = [matrix.grad_fn], set()
+        outside = matrix.grad_fn is None and matrix.requires_grad and id(matrix) not in own
+        while nodes and not outside:
+            node = nodes.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                leaf = getattr(node, "variable", None)
+                outside = leaf is not None and id(leaf) not in own
+                nodes += [following for following, _ in node.next_functions]
+        if outside:
+            raise ValueError(
+                "the vector field uses tensors that are not its parameters, and their gradients "
+                "would be lost: give an nn.Module that holds them, or use gradient='backprop'."
+            )
+
+    def matrix(self, z: Tensor, drive: Tensor | None = None) -> Tensor:
+        matrix = self.function(z)
+        wanted = (z.shape[0], self.hidden, self.channels)
+        if tuple(matrix.shape) != wanted:
+            raise ValueError(
+                f"the vector field returned shape {tuple(matrix.shape)}, but (stream, hidden, "
+                f"channel) is {wanted}: return one column for each channel of the path."
+            )
+        return matrix
+
+
+class MLPVectorField(VectorField):
+    """`f_j(z) = tanh(V_j h + c_j)`, `h` an MLP of z: column j belongs to channel j.
+
+    The last layer is kept channel-major, weight (channel, hidden, width), so that the columns of
+    the channels that move are a slice or a grouped product. With `sees_path`, the first layer
+    also takes X: `h = act(W z + U X + b)`.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        channels: int,
+        width: int = 64,
+        depth: int = 2,
+        activation: Activation = "relu",
+        final: Literal["tanh", "identity"] = "tanh",
+        sees_path: bool = False,
+    ) -> None:
+        super().__init__()
+        for name, size in {
+            "hidden": hidden,
+            "channels": channels,
+            "width": width,
+            "depth": depth,
+        }.items():
+            if size < 1:
+                raise ValueError(f"{name} is {size}: give at least 1.")
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation {activation!r} is not one of {sorted(ACTIVATIONS)}.")
+        if final not in ("tanh", "identity"):
+            raise ValueError(f"final is {final!r}: choose 'tanh' or 'identity'.")
+        self.hidden, self.channels, self.width, self.depth = hidden, channels, width, depth
+        self.activation, self.final, self.sees_path = activation, final, sees_path
+        self.inner = nn.ModuleList(
+            nn.Linear(hidden if layer == 0 else width, width) for layer in range(depth)
+        )
+        bound = width**-0.5
+        self.weight = nn.Parameter(torch.empty(channels, hidden, width).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(channels, hidden).uniform_(-bound, bound))
+        self.path_weight = (
+            nn.Parameter(torch.empty(width, channels).uniform_(-(channels**-0.5), channels**-0.5))
+            if sees_path
+            else None
+        )
+
+    def features(self, z: Tensor, drive: Tensor | None = None) -> Tensor:
+        """The MLP before its last layer: (stream, hidden) -> (stream, width)."""
+        act = ACTIVATIONS[self.activation]
+        h = self.inner[0](z)
+        h = act(h if drive is None else h + drive)
+        for layer in self.inner[1:]:
+            h = act(layer(h))
+        return h
+
+    def columns(self, features: Tensor, channels: slice) -> Tensor:
+        """f_j for some channels, (stream, moved, hidden)."""
+        weight, bias = self.weight[channels], self.bias[channels]
+        flat = torch.addmm(bias.reshape(-1), features, weight.reshape(-1, self.width).T)
+        columns = flat.view(-1, *bias.shape)
+        return torch.tanh(columns) if self.final == "tanh" else columns
+
+    def matrix(self, z: Tensor, drive: Tensor | None = None) -> Tensor:
+        return self.columns(self.features(z, drive), slice(None)).transpose(1, 2)
+
+    def contract(
+        self, z: Tensor, dx: Tensor, channels: slice, drive: Tensor | None = None
+    ) -> Tensor:
+        columns = self.columns(self.features(z, drive), channels)
+        if columns.shape[1] == 1:
+            return columns[:, 0] * dx
+        return torch.bmm(dx[:, None], columns)[:, 0]
+
+    def drive(self, x: Tensor) -> Tensor:
+        if self.path_weight is None:
+            raise ValueError("this field does not see the path: build it with sees_path=True.")
+        return nn.functional.linear(x, self.path_weight)
+
+
+def as_field(
+    field: Callable[[Tensor], Tensor] | VectorField, hidden: int, channels: int
+) -> VectorField:
+    """Return `field`, or wrap a module that returns a matrix."""
+    if isinstance(field, VectorField):
+        if (field.hidden, field.channels) != (hidden, channels):
+            raise ValueError(
+                f"the field is made for hidden {field.hidden} and {field.channels} channels, but "
+                f"z0 has {hidden} and the path {channels} (time, values and counts)."
+            )
+        return field
+    return MatrixField(field, hidden, channels)

@@ -1,0 +1,151 @@
+"""Fixed steps in plain torch: the reference, and exact gradients from z at the knots alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from onlinecde.solvers.chain import Chain
+from onlinecde.solvers.fields import MLPVectorField, VectorField
+from onlinecde.solvers.grouped import DENSE_ABOVE, GroupedContraction
+from onlinecde.solvers.stepping import piece_data, piece_drive, take_piece
+from onlinecde.solvers.tableau import Tableau
+
+
+class Contraction(Protocol):
+    """A field's contractions along a chain, and the tensors their gradients go to."""
+
+    weights: tuple[Tensor, ...]
+
+    def at(
+        self, piece: int, weights: tuple[Tensor, ...]
+    ) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]: ...
+
+
+class PlainContraction:
+    """The field's own `contract` over the channels that may move on a piece."""
+
+    def __init__(self, field: VectorField, chain: Chain) -> None:
+        self.field, self.chain = field, chain
+        self.weights = tuple(field.parameters())
+
+    def at(
+        self, piece: int, weights: tuple[Tensor, ...]
+    ) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+        channels = self.chain.moved(piece)
+        return lambda y, dx, drive: self.field.contract(y, dx, channels, drive)
+
+
+def contraction(field: VectorField, chain: Chain) -> Contraction:
+    """Moved channels only where that pays, the field's own contraction otherwise."""
+    # Which streams move is data: a traced program must not depend on it.
+    tracing = torch.compiler.is_compiling()
+    if isinstance(field, MLPVectorField) and chain.observed is not None and not tracing:
+        share = chain.observed.sum() / max(sum(chain.active[1::2]) * chain.observed.shape[2], 1)
+        if share <= DENSE_ABOVE:
+            return GroupedContraction(field, chain)
+    return PlainContraction(field, chain)
+
+
+def trajectory(chain: Chain, field: VectorField, table: Tableau, z0: Tensor, exact: bool) -> Tensor:
+    """z at all knots, (knot, stream, hidden), streams in the chain's order.
+
+    With `exact`, the backward pass keeps z at the knots and recomputes each piece; otherwise
+    autograd records everything.
+    """
+    how = contraction(field, chain)
+    if exact and torch.is_grad_enabled():
+        return _Exact.apply(
+            chain, table, how, z0, chain.time, chain.slopes, chain.drive, *how.weights
+        )  # pyright: ignore[reportReturnType]
+    return torch.stack(_forward(chain, table, how, z0))
+
+
+def _forward(chain: Chain, table: Tableau, how: Contraction, z: Tensor) -> list[Tensor]:
+    knots = [z]
+    for piece, n in enumerate(chain.active):
+        moved = take_piece(
+            chain,
+            table,
+            how.at(piece, how.weights),
+            piece,
+            z[:n],
+            piece_data(chain, piece),
+            piece_drive(chain, piece),
+        )
+        z = moved if n == z.shape[0] else torch.cat([moved, z[n:]])
+        knots.append(z)
+    return knots
+
+
+class _Exact(torch.autograd.Function):
+    """Discretise-then-optimise gradients; memory O(stream * knot * hidden)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        chain: Chain,
+        table: Tableau,
+        how: Contraction,
+        z0: Tensor,
+        time: Tensor | None,
+        slopes: Tensor,
+        drive: Tensor | None,
+        *weights: Tensor,
+    ) -> Tensor:
+        knots = torch.stack(_forward(chain, table, how, z0))
+        ctx.chain, ctx.table, ctx.how = chain, table, how
+        ctx.save_for_backward(knots, *weights)
+        return knots
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        chain, table, how = ctx.chain, ctx.table, ctx.how
+        knots, *weights = ctx.saved_tensors
+        need_time, need_slopes, need_drive = ctx.needs_input_grad[4:7]
+        # Weights of a plain contraction sit inside the field's module, so they must stay the same
+        # tensors; a grouped contraction takes what it is given, and fresh leaves cost it nothing.
+        if isinstance(how, GroupedContraction):
+            weights = [weight.detach().requires_grad_() for weight in weights]
+        wanted = [weight for weight in weights if weight.requires_grad]
+        sums = [torch.zeros_like(weight) for weight in wanted]
+        g_time = torch.zeros_like(chain.time) if need_time else None
+        g_slopes = torch.zeros_like(chain.slopes) if need_slopes else None
+        g_drive = torch.zeros_like(chain.drive) if need_drive else None
+        g = grads[0][-1]
+        for piece in range(chain.pieces - 1, -1, -1):
+            n = chain.active[piece]
+            timed = chain.rectilinear and piece % 2 == 0
+            z = knots[piece, :n].detach().requires_grad_()
+            data = piece_data(chain, piece).detach()
+            data.requires_grad_(bool(need_time if timed else need_slopes))
+            drive = piece_drive(chain, piece)
+            if drive is not None:
+                drive = drive.detach().requires_grad_(need_drive)
+            with torch.enable_grad():
+                end = take_piece(chain, table, how.at(piece, tuple(weights)), piece, z, data, drive)
+            inputs = [x for x in (z, data, drive) if x is not None and x.requires_grad]
+            found = list(torch.autograd.grad(end, [*inputs, *wanted], g[:n], allow_unused=True))
+            g_z = found.pop(0)
+            g = torch.cat([g_z, g[n:]]) if n < g.shape[0] else g_z
+            g = g + grads[0][piece]
+            g_data = g_time if timed else g_slopes
+            if data.requires_grad and g_data is not None:
+                place = piece // 2 if chain.rectilinear else piece
+                if (part := found.pop(0)) is not None:
+                    g_data[place, :n] += part
+            if drive is not None and g_drive is not None and (part := found.pop(0)) is not None:
+                if part.shape[0] == 2:
+                    g_drive[piece : piece + 2, :n] += part
+                else:
+                    g_drive[piece, :n] += part.transpose(0, 1)
+            for total, part in zip(sums, found, strict=True):
+                if part is not None:
+                    total += part
+        totals = iter(sums)
+        g_weights = [next(totals) if weight.requires_grad else None for weight in weights]
+        return (None, None, None, g, g_time, g_slopes, g_drive, *g_weights)

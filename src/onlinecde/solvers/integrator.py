@@ -1,0 +1,170 @@
+"""`Integrator`: how to solve along a chain, the same for whole paths and for single legs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from onlinecde.solvers import adaptive, adjoint, fixed, fused
+from onlinecde.solvers.adaptive import SolverError, Tolerance
+from onlinecde.solvers.chain import Chain
+from onlinecde.solvers.fields import VectorField
+from onlinecde.solvers.tableau import Tableau, tableau
+
+Gradient = Literal["exact", "backprop", "adjoint"]
+Backend = Literal["auto", "torch", "cpu"]
+StepControl = Literal["stream", "batch"]
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """z where it was asked for, and what it cost."""
+
+    z: Tensor
+    """(stream, row, hidden) at the rows; (stream, knot, hidden) at the knots; (stream, hidden) at
+    the end; (stream, query, hidden) at query times. After its last row a stream stands still."""
+    nfe: Tensor
+    """(stream,) int64: how often the vector field was evaluated."""
+    steps: Tensor
+    """(stream,) int64: accepted steps."""
+    rejected: Tensor
+    """(stream,) int64: rejected steps; 0 with fixed steps."""
+    backend: str
+    """Which code did the work: "torch" or "cpu" (fused kernels)."""
+    reason: str
+    """Why that one."""
+
+
+@dataclass(frozen=True)
+class Integrator:
+    """A method, its steps, and how gradients are found. Build it with `integrator`."""
+
+    table: Tableau
+    steps: int
+    max_step: float | None
+    tolerance: Tolerance | None
+    gradient: Gradient
+    backend: Backend
+
+    @torch.compiler.disable
+    def run(
+        self,
+        chain: Chain,
+        field: VectorField,
+        z0: Tensor,
+        where: Callable[[int, float], str],
+        across: bool = False,
+    ) -> Solution:
+        """z (knot, stream, hidden) and costs; z0 and all else in the chain's order of streams.
+
+        A compiled program calls it as it is: unrolling hundreds of stages would gain nothing.
+        `where(place, s)` names the stream at a place and the time at parameter s, for errors.
+        """
+        if self.tolerance is None:
+            return self._fixed(chain, field, z0, where)
+        return self._adaptive(chain, field, z0, where, self.tolerance, across)
+
+    def _fixed(
+        self, chain: Chain, field: VectorField, z0: Tensor, where: Callable[[int, float], str]
+    ) -> Solution:
+        reason = fused.why_not(field, chain, z0, self.gradient, self.backend)
+        if reason is None:
+            z = fused.trajectory(chain, field, self.table, z0)
+            name, reason = "cpu", "an MLPVectorField on the CPU with fixed steps"
+        else:
+            name = "torch"
+            if self.gradient == "adjoint":
+                with torch.no_grad():
+                    knots = fixed.trajectory(chain, field, self.table, z0, exact=False)
+                z = adjoint.trajectory(chain, field, self.table, z0, knots, None, where)
+            else:
+                z = fixed.trajectory(chain, field, self.table, z0, self.gradient == "exact")
+        _check_finite(z.detach(), where)
+        taken = chain.lengths * chain.steps
+        if chain.time_steps is not None:
+            leg = torch.arange(chain.time_steps.shape[0], device=chain.lengths.device)[:, None]
+            real = leg < (chain.lengths + 1)[None, :] // 2
+            taken = (chain.time_steps * real).sum(0) + chain.lengths // 2 * chain.steps
+        return Solution(z, taken * self.table.stages, taken, torch.zeros_like(taken), name, reason)
+
+    def _adaptive(
+        self,
+        chain: Chain,
+        field: VectorField,
+        z0: Tensor,
+        where: Callable[[int, float], str],
+        tolerance: Tolerance,
+        across: bool,
+    ) -> Solution:
+        done = adaptive.walk(chain, field, self.table, z0, tolerance, across, where)
+        z = done.knots
+        if torch.is_grad_enabled():
+            if self.gradient == "adjoint":
+                z = adjoint.trajectory(chain, field, self.table, z0, z, tolerance, where)
+            else:
+                exact = self.gradient == "exact"
+                z = adaptive.trajectory(chain, field, self.table, z0, done, across, exact)
+        return Solution(z, done.nfe, done.accepted, done.rejected, "torch", "adaptive steps")
+
+
+def integrator(
+    method: str = "rk4",
+    *,
+    steps: int = 1,
+    max_step: float | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    step_control: StepControl = "stream",
+    max_steps: int = 10_000,
+    gradient: Gradient = "exact",
+    backend: Backend = "auto",
+) -> Integrator:
+    """Check and collect the settings of `solve`."""
+    table = tableau(method)
+    if gradient not in ("exact", "backprop", "adjoint"):
+        raise ValueError(f"gradient is {gradient!r}: choose 'exact', 'backprop' or 'adjoint'.")
+    if backend not in ("auto", "torch", "cpu"):
+        raise ValueError(f"backend is {backend!r}: choose 'auto', 'torch' or 'cpu'.")
+    if step_control not in ("stream", "batch"):
+        raise ValueError(f"step_control is {step_control!r}: choose 'stream' or 'batch'.")
+    if steps < 1:
+        raise ValueError(f"steps is {steps}: give at least 1 step a piece.")
+    if max_step is not None and not max_step > 0:
+        raise ValueError(f"max_step is {max_step}: give a positive time.")
+    tolerance = None
+    if rtol is not None or atol is not None:
+        if rtol is None or atol is None:
+            raise ValueError("adaptive steps need both rtol and atol: give both, or neither.")
+        if table.error is None:
+            raise ValueError(
+                f"{method} has no error estimate: for adaptive steps choose heun, bosh3, dopri5 "
+                "or tsit5."
+            )
+        if not (rtol >= 0 and atol >= 0 and rtol + atol > 0):
+            raise ValueError(f"rtol is {rtol} and atol {atol}: give positive tolerances.")
+        if backend == "cpu":
+            raise ValueError("backend='cpu' takes fixed steps only: use 'auto' with rtol and atol.")
+        if steps != 1 or max_step is not None:
+            raise ValueError(
+                "steps and max_step are for fixed steps: leave them out with rtol and atol."
+            )
+        tolerance = Tolerance(rtol, atol, step_control == "batch", max_steps)
+    return Integrator(table, steps, max_step, tolerance, gradient, backend)
+
+
+def _check_finite(z: Tensor, where: Callable[[int, float], str]) -> None:
+    """Raise for the first knot and stream at which z (knot, stream, hidden) is not finite."""
+    if torch.compiler.is_compiling():
+        return  # a traced program cannot stop half-way
+    # The sum meets every NaN and infinity in one fast pass; only then is the mask worth building.
+    if bool(z.sum().isfinite()) or bool((finite := z.isfinite().all(2)).all()):
+        return
+    knot, place = (int(i) for i in (~finite).nonzero()[0])
+    raise SolverError(
+        f"{where(place, knot)}: the state is no longer finite: the inputs or the weights are too "
+        "large. Scale the series (Encoding.fit), take more steps, or lower the learning rate."
+    )

@@ -1,0 +1,137 @@
+"""The simulated ward: its risks are true, and it rewards what we claim it rewards."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+
+from onlinecde.data import DataError, simulate_ward
+from onlinecde.data import ward_model as model
+
+
+@pytest.fixture(scope="module")
+def ward():
+    return simulate_ward(2500, seed=11)
+
+
+def test_the_same_seed_gives_the_same_ward_and_another_gives_another():
+    first, again, other = (simulate_ward(20, seed=s) for s in (5, 5, 6))
+    torch.testing.assert_close(first.task.series.values, again.task.series.values, equal_nan=True)
+    torch.testing.assert_close(first.grid_risk, again.grid_risk, equal_nan=True)
+    assert first.task.series.values.shape != other.task.series.values.shape or not torch.equal(
+        first.task.series.times, other.task.series.times
+    )
+
+
+def test_it_looks_like_a_ward(ward):
+    series = ward.task.series
+    assert len(series.channels) == 12
+    assert 0.2 < float(series.observed[series.real].float().mean()) < 0.6
+    gaps = series.times.diff(dim=1)[series.real[:, 1:]]
+    assert float(gaps.std() / gaps.mean()) > 0.8
+    pulse = series.values[:, :, series.channels.index("heart_rate")]
+    assert 70 < float(pulse.nanmean()) < 110
+    positive = (ward.task.labels == 1).any(1).float().mean()
+    assert 0.1 < float(positive) < 0.5
+    assert ward.task.labels[series.real].isfinite().all()
+
+
+def test_chain_and_start_are_probabilities():
+    assert np.allclose(model.transition().sum(2), 1)
+    assert (model.transition() >= -1e-12).all()
+    assert np.allclose(model.start().sum(1), 1)
+    assert np.allclose(model.event_probability(10)[:, model.EVENT], 1)
+
+
+@pytest.mark.parametrize("which", ["hidden_risk", "online_risk"])
+def test_the_risks_are_true_overall_and_at_every_height(which, ward):
+    real = ward.task.series.real
+    risk, label = getattr(ward, which), ward.task.labels
+    for low, high in ((0.0, 1.0), (0.0, 0.05), (0.05, 0.2), (0.2, 0.5), (0.5, 1.0)):
+        chosen = real & (risk >= low) & (risk <= high)
+        # Rows of a stream share their fate, so the error is counted by stream.
+        error = torch.where(chosen, label - risk, 0.0).sum(1).double()
+        assert abs(float(error.mean() / (error.std() / len(error) ** 0.5))) < 4
+
+
+def test_the_online_risk_is_exact_where_it_can_be_worked_out_by_hand():
+    """One cell, one patient: Bayes' rule with all states written out."""
+    from onlinecde.data.ward_filter import online_risk
+
+    values = np.full((1, 1, len(model.CHANNELS)), np.nan)
+    values[0, 0, 0] = 101.0
+    found = online_risk(values, np.array([2]), np.array([1]), ahead=8)
+    weights = []
+    for state in range(model.EVENT):
+        weight = model.start()[2, state]
+        z = (101.0 - model.channel_mean()[0, state]) / model.channel_deviation()[0]
+        weight *= np.exp(-0.5 * z**2)
+        for channel in model.GROUPS[0][1:]:
+            weight *= 1 - model.record_probability()[channel, state]
+        blood = model.round_probability()[1, state]
+        empty = np.prod([1 - model.record_probability()[c, state] for c in model.GROUPS[1]])
+        weights.append(weight * (1 - blood + blood * empty))
+    posterior = np.array(weights) / np.sum(weights)
+    expected = posterior @ model.event_probability(8)[2, : model.EVENT]
+    assert found[0, 0] == pytest.approx(expected, rel=1e-10)
+
+
+def test_sicker_patients_are_measured_more_often(ward):
+    series = ward.task.series
+    gap = series.times.diff(dim=1)
+    real = series.real[:, 1:]
+    risk = ward.hidden_risk[:, :-1]
+    assert float(gap[real & (risk > 0.4)].mean()) < 0.6 * float(gap[real & (risk < 0.05)].mean())
+
+
+def test_counts_help_time_helps_and_the_known_risk_bounds_them_all(ward):
+    series, real = ward.task.series, ward.task.series.real.numpy()
+    values = series.values.numpy()
+    typical = np.nanmean(values[ward.task.splits["train"]], (0, 1))
+    filled = np.empty_like(values)
+    last = np.tile(typical, (len(values), 1))
+    for row in range(values.shape[1]):
+        last = np.where(np.isnan(values[:, row]), last, values[:, row])
+        filled[:, row] = last
+    counts = np.log1p(series.observed.numpy().cumsum(1))
+    times = series.times.numpy()[..., None]
+    since = np.diff(times, axis=1, prepend=times[:, :1])
+    age = np.broadcast_to(series.static.numpy()[:, None], (*values.shape[:2], 2))
+    blind = [filled, age]
+    counting = [*blind, counts]
+    timed = [*counting, np.log1p(times), np.log1p(since)]
+    label = ward.task.labels.numpy()
+    train = np.zeros(len(values), bool)
+    train[ward.task.splits["train"].numpy()] = True
+    fit, test = real & train[:, None], real & ~train[:, None]
+
+    def score(parts):
+        table = np.concatenate(parts, 2)
+        table = (table - table[fit].mean(0)) / table[fit].std(0)
+        regression = LogisticRegression(max_iter=200).fit(table[fit], label[fit])
+        return roc_auc_score(label[test], regression.decision_function(table[test]))
+
+    without, with_counts, with_time = score(blind), score(counting), score(timed)
+    best = roc_auc_score(label[test], ward.online_risk.numpy()[test])
+    ceiling = roc_auc_score(label[test], ward.hidden_risk.numpy()[test])
+    assert without + 0.005 < with_counts
+    assert with_counts < with_time
+    assert with_time + 0.005 < best < ceiling
+
+
+def test_the_risk_between_rows_moves_without_any_observation(ward):
+    series = ward.task.series
+    stream = int((series.times.diff(dim=1) * series.real[:, 1:]).max(1).values.argmax())
+    gap = int(series.times[stream].diff().argmax())
+    cells = [int(series.times[stream, gap + i] / model.CELL) for i in (0, 1)]
+    quiet = ward.grid_risk[stream, cells[0] : cells[1]]
+    assert len(quiet) > 8
+    assert float(quiet.max() - quiet.min()) > 1e-3
+
+
+def test_bad_sizes_are_refused():
+    with pytest.raises(DataError, match="streams is 0"):
+        simulate_ward(0)
+    with pytest.raises(DataError, match="hours 1"):
+        simulate_ward(10, hours=1)
