@@ -119,8 +119,19 @@ def load(
         ArtifactError: the folder is damaged, incomplete or not what it says it is.
     """
     home = Path(folder)
-    manifest = read_manifest(home)
     known = {**MODELS, **(models or {})}
+    while True:
+        before = _identity(home)
+        try:
+            return _read(home, known)
+        except ArtifactError:
+            # What was read may be half of one model and half of the one that took its place.
+            if _identity(home) == before:
+                raise
+
+
+def _read(home: Path, known: Mapping[str, type[OnlineModel]]) -> OnlineModel:
+    manifest = read_manifest(home)
     if manifest.model not in known:
         raise ArtifactError(
             f"{home}: the model is a {manifest.model!r}, which is none of {', '.join(known)}: "
@@ -162,7 +173,9 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
             raise ArtifactError(f"{home}: `{name}` in {MANIFEST} is missing or of a wrong type.")
     unknown = set(told) - {f.name for f in fields(Manifest)}
     if unknown:
-        raise ArtifactError(f"{home}: {MANIFEST} has an entry {min(unknown)!r} of no known meaning.")
+        raise ArtifactError(
+            f"{home}: {MANIFEST} has an entry {min(unknown)!r} of no known meaning."
+        )
     for name in ("channels", "units"):
         names = told.get(name)
         if names is not None:
@@ -172,7 +185,14 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     return Manifest(**told)
 
 
-_KINDS = {"model": str, "config": dict, "bytes": int, "sha256": str, "versions": dict, "extra": dict}
+_KINDS = {
+    "model": str,
+    "config": dict,
+    "bytes": int,
+    "sha256": str,
+    "versions": dict,
+    "extra": dict,
+}
 
 
 def _build(
@@ -256,7 +276,7 @@ def _read_file(home: Path, name: str, most: int) -> bytes:
     # Opening must neither follow a link nor wait for the other end of a pipe.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        with open(os.open(home / name, flags), "rb") as file:
+        with os.fdopen(os.open(home / name, flags), "rb") as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
                 raise ArtifactError(f"{home}: {name} is not a plain file.")
@@ -269,6 +289,15 @@ def _read_file(home: Path, name: str, most: int) -> bytes:
         if (home / name).is_symlink():
             raise ArtifactError(f"{home}: {name} is a link, not a file.") from error
         raise ArtifactError(f"{home}: {name} cannot be read ({error}).") from error
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Changes when another folder takes the place of this one."""
+    try:
+        about = folder.stat()
+    except OSError:
+        return None
+    return about.st_ino, about.st_ctime_ns
 
 
 def _check_target(target: Path, overwrite: bool) -> None:

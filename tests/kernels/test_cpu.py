@@ -10,148 +10,18 @@ import torch
 
 pytest.importorskip("numba")
 
-from onlinecde.kernels import cpu, cpu_unavailable  # noqa: E402
+from cpu_reference import (
+    as_tensors,
+    make_path,
+    method_for,
+    pack,
+    random_dense,
+    random_field,
+    random_rectilinear,
+    reference,
+)
 
-THIRD = 1 / 3
-METHODS = {
-    "euler": ([[0]], [1], [0]),
-    "midpoint": ([[0, 0], [0.5, 0]], [0, 1], [0, 0.5]),
-    "heun": ([[0, 0], [1, 0]], [0.5, 0.5], [0, 1]),
-    "rk4": (
-        [[0, 0, 0, 0], [THIRD, 0, 0, 0], [-THIRD, 1, 0, 0], [1, -1, 1, 0]],
-        [1 / 8, 3 / 8, 3 / 8, 1 / 8],
-        [0, THIRD, 2 * THIRD, 1],
-    ),
-    "dopri5": (
-        [
-            [0] * 7,
-            [1 / 5] + [0] * 6,
-            [3 / 40, 9 / 40] + [0] * 5,
-            [44 / 45, -56 / 15, 32 / 9] + [0] * 4,
-            [19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729] + [0] * 3,
-            [9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656, 0, 0],
-            [35 / 384, 0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84, 0],
-        ],
-        [35 / 384, 0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84, 0],
-        [0, 1 / 5, 3 / 10, 4 / 5, 8 / 9, 1, 1],
-    ),
-}
-ACTIVATIONS = {"relu": torch.relu, "silu": torch.nn.functional.silu, "tanh": torch.tanh, "softplus": torch.nn.functional.softplus}
-
-
-def uniform(rng, *shape, scale=1.0):
-    return rng.uniform(-scale, scale, shape)
-
-
-def random_field(rng, channels, hidden, width, depth):
-    """Weights as float64: [(weight, bias), ...], columns, column_biases."""
-    layers = [
-        (uniform(rng, width, inputs, scale=1.5 / inputs**0.5), uniform(rng, width))
-        for inputs in [hidden] + [width] * (depth - 1)
-    ]
-    return layers, uniform(rng, channels, hidden, width, scale=1.5 / width**0.5), uniform(rng, channels, hidden)
-
-
-def random_rectilinear(rng, pieces, channels, *, width=None, rate=0.5, most_steps=1):
-    """Arguments of `cpu.rectilinear` as float64; a drive when width is given."""
-    rows, streams = (max(pieces) + 1) // 2, len(pieces)
-    moved = rng.random((rows, channels - 1, streams)) < rate
-    return {
-        "pieces": np.array(pieces),
-        "dt": rng.exponential(0.4, (rows, streams)),
-        "dx": np.where(moved, rng.normal(size=moved.shape), 0) * (rng.random(moved.shape) < 0.9),
-        "moved": moved,
-        "time_steps": rng.integers(0, most_steps + 1, (rows, streams)) if most_steps > 1 else None,
-        "drive": None if width is None else rng.normal(size=(max(pieces) + 1, streams, width)),
-    }
-
-
-def random_dense(rng, pieces, channels, degree, *, width=None, drive_degree=0):
-    """Arguments of `cpu.dense` as float64."""
-    shape = (max(pieces), channels, len(pieces))
-    moved = rng.random(shape) < 0.8
-    drive = None
-    if width is not None:
-        knots = (max(pieces) + 1,) if drive_degree == 0 else (drive_degree + 1, max(pieces))
-        drive = rng.normal(size=(*knots, len(pieces), width))
-    return {
-        "pieces": np.array(pieces),
-        "slopes": np.where(moved, rng.normal(size=(degree + 1, *shape)) * 0.5, 0),
-        "moved": moved,
-        "drive": drive,
-    }
-
-
-def reference(weights, path, z0, method, steps, activation, final="tanh", record=None):
-    """Plain float64: every stream alone, every piece, every step, every stage. Tensors in and out."""
-    layers, columns, column_biases = weights
-    a, b, c = (torch.tensor(x, dtype=torch.float64) for x in METHODS[method])
-    act = ACTIVATIONS[activation]
-    knots = int(path["pieces"].max()) + 1
-    out = []
-    for n in range(len(path["pieces"])):
-        z, states = z0[n], [z0[n]]
-        for p in range(int(path["pieces"][n])):
-            if "dt" in path and p % 2 == 0:
-                slopes, moved = {0: [path["dt"][p // 2, n]]}, [0]
-                count = 1 if path["time_steps"] is None else int(path["time_steps"][p // 2, n])
-            elif "dt" in path:
-                moved = [j + 1 for j in range(columns.shape[0] - 1) if path["moved"][p // 2, j, n]]
-                slopes, count = {j: [path["dx"][p // 2, j - 1, n]] for j in moved}, steps
-            else:
-                moved = [j for j in range(columns.shape[0]) if path["moved"][p, j, n]]
-                slopes, count = {j: list(path["slopes"][:, p, j, n]) for j in moved}, steps
-            for number in range(count):
-                increments = []
-                for s in range(len(b)):
-                    u = (number + c[s]) / count
-                    y = z + sum((a[s, r] * increments[r] for r in range(s)), torch.zeros_like(z))
-                    x = layers[0][0] @ y + layers[0][1]
-                    drive = path["drive"]
-                    if drive is not None and drive.ndim == 3:
-                        x = x + (1 - u) * drive[p, n] + u * drive[p + 1, n]
-                    elif drive is not None:
-                        x = x + sum(drive[d, p, n] * u**d for d in range(drive.shape[0]))
-                    h = act(x)
-                    for weight, bias in layers[1:]:
-                        h = act(weight @ h + bias)
-                    k = torch.zeros_like(z)
-                    for j in moved:
-                        f = columns[j] @ h + column_biases[j]
-                        f = torch.tanh(f) if final == "tanh" else f
-                        part = sum(q * u**d for d, q in enumerate(slopes[j])) / count * f
-                        k = k + part
-                        if record is not None:
-                            record[p, n, j] = record.get((p, n, j), 0) + b[s] * part
-                    increments.append(k)
-                z = z + sum(b[s] * increments[s] for s in range(len(b)))
-            states.append(z)
-        out.append(torch.stack(states + [z] * (knots - len(states))))
-    return torch.stack(out, 1)
-
-
-def as_tensors(tree):
-    """The same nest of lists, tuples and dicts with float64 leaves that require gradients."""
-    if isinstance(tree, dict):
-        return {key: as_tensors(value) if key in ("dt", "dx", "slopes", "drive") else value for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(as_tensors(value) for value in tree)
-    return None if tree is None else torch.tensor(tree, dtype=torch.float64, requires_grad=True)
-
-
-def make_path(path, dtype):
-    """The kernel's path from the reference's arguments."""
-    cast = {key: value.astype(dtype) if key in ("dt", "dx", "slopes", "drive") and value is not None else value for key, value in path.items()}
-    return (cpu.rectilinear if "dt" in path else cpu.dense)(**cast)
-
-
-def pack(weights, dtype, **options):
-    layers, columns, biases = weights
-    return cpu.pack_field([(w.astype(dtype), b.astype(dtype)) for w, b in layers], columns.astype(dtype), biases.astype(dtype), **options)
-
-
-def method_for(name, dtype):
-    return cpu.tableau(*METHODS[name], dtype)
+from onlinecde.kernels import cpu, cpu_unavailable
 
 
 def relative(got, want):
@@ -163,11 +33,63 @@ def relative(got, want):
 CASES = {
     # name: kind, pieces, channels, hidden, width, depth, activation, method, steps, most_steps, drive, final
     "one_layer_euler": ("rectilinear", [5, 4, 1], 3, 4, 5, 1, "tanh", "euler", 1, 1, False, "tanh"),
-    "two_layers_rk4": ("rectilinear", [7, 6, 6, 3, 0], 5, 6, 7, 2, "relu", "rk4", 1, 1, False, "tanh"),
+    "two_layers_rk4": (
+        "rectilinear",
+        [7, 6, 6, 3, 0],
+        5,
+        6,
+        7,
+        2,
+        "relu",
+        "rk4",
+        1,
+        1,
+        False,
+        "tanh",
+    ),
     "odd_sizes": ("rectilinear", [4] * 11, 4, 37, 19, 2, "silu", "rk4", 1, 1, False, "tanh"),
-    "several_panels": ("rectilinear", [4, 3], 3, 148, 89, 2, "relu", "midpoint", 1, 1, False, "tanh"),
-    "several_steps": ("rectilinear", [6, 5, 5, 2], 4, 5, 6, 3, "softplus", "heun", 2, 3, False, "tanh"),
-    "seven_stages": ("rectilinear", [4, 4, 2], 3, 5, 6, 4, "silu", "dopri5", 2, 2, False, "identity"),
+    "several_panels": (
+        "rectilinear",
+        [4, 3],
+        3,
+        148,
+        89,
+        2,
+        "relu",
+        "midpoint",
+        1,
+        1,
+        False,
+        "tanh",
+    ),
+    "several_steps": (
+        "rectilinear",
+        [6, 5, 5, 2],
+        4,
+        5,
+        6,
+        3,
+        "softplus",
+        "heun",
+        2,
+        3,
+        False,
+        "tanh",
+    ),
+    "seven_stages": (
+        "rectilinear",
+        [4, 4, 2],
+        3,
+        5,
+        6,
+        4,
+        "silu",
+        "dopri5",
+        2,
+        2,
+        False,
+        "identity",
+    ),
     "driven": ("rectilinear", [6, 5, 3], 4, 5, 6, 2, "silu", "rk4", 2, 3, True, "tanh"),
     "linear": ("dense0", [5, 4, 4, 2], 4, 6, 7, 2, "relu", "rk4", 1, 1, False, "tanh"),
     "cubic": ("dense2", [5, 4, 4, 2], 4, 6, 7, 2, "tanh", "rk4", 2, 1, False, "tanh"),
@@ -178,34 +100,48 @@ CASES = {
 
 @pytest.fixture(params=CASES)
 def case(request):
-    kind, pieces, channels, hidden, width, depth, activation, method, steps, most, driven, final = CASES[request.param]
+    kind, pieces, channels, hidden, width, depth, activation, method, steps, most, driven, final = (
+        CASES[request.param]
+    )
     rng = np.random.default_rng()
     drive_width = width if driven else None
     if kind == "rectilinear":
         path = random_rectilinear(rng, pieces, channels, width=drive_width, most_steps=most)
     else:
         degree = int(kind[-1])
-        path = random_dense(rng, pieces, channels, degree, width=drive_width, drive_degree=3 if degree else 0)
+        path = random_dense(
+            rng, pieces, channels, degree, width=drive_width, drive_degree=3 if degree else 0
+        )
     weights = random_field(rng, channels, hidden, width, depth)
     z0 = rng.normal(size=(len(pieces), hidden))
     return weights, path, z0, method, steps, activation, final
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-10), (np.float32, 2e-4)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-10), (np.float32, 2e-4)])
 def test_states_and_gradients_are_those_of_plain_torch(case, dtype, tolerance):
     weights, path, z0, method, steps, activation, final = case
     tensors, t_path, t_z0 = as_tensors(weights), as_tensors(path), as_tensors(z0)
     want = reference(tensors, t_path, t_z0, method, steps, activation, final)
     field = pack(weights, dtype, activation=activation, final=final)
     fused = make_path(path, dtype)
-    z = cpu.forward(field, fused, z0.astype(dtype), method_for(method, dtype), steps=steps, threads=2)
+    z = cpu.forward(
+        field, fused, z0.astype(dtype), method_for(method, dtype), steps=steps, threads=2
+    )
     assert z.dtype == dtype
     assert relative(z, want) < tolerance / 10
 
     gz = np.random.default_rng().normal(size=z.shape)
     (want * torch.tensor(gz)).sum().backward()
     got_z0, got, got_path = cpu.backward(
-        gz, z, field, fused, method_for(method, dtype), steps=steps, threads=2, path_gradient=True, drive_gradient=True
+        gz,
+        z,
+        field,
+        fused,
+        method_for(method, dtype),
+        steps=steps,
+        threads=2,
+        path_gradient=True,
+        drive_gradient=True,
     )
     if activation == "relu" and dtype == np.float32:
         tolerance = 2e-2  # a unit near its kink may be on in one precision and off in the other
@@ -228,11 +164,27 @@ def test_states_and_gradients_are_those_of_plain_torch(case, dtype, tolerance):
 def test_contributions_are_those_of_the_stages_and_add_up(case):
     weights, path, z0, method, steps, activation, final = case
     record = {}
-    reference(as_tensors(weights), as_tensors(path), as_tensors(z0), method, steps, activation, final, record)
+    reference(
+        as_tensors(weights),
+        as_tensors(path),
+        as_tensors(z0),
+        method,
+        steps,
+        activation,
+        final,
+        record,
+    )
     projection = np.random.default_rng().normal(size=(2, z0.shape[1]))
-    field, fused = pack(weights, np.float64, activation=activation, final=final), make_path(path, np.float64)
-    z, parts = cpu.contributions(field, fused, z0, method_for(method, np.float64), projection, steps=steps, threads=2)
-    np.testing.assert_array_equal(z, cpu.forward(field, fused, z0, method_for(method, np.float64), steps=steps))
+    field, fused = (
+        pack(weights, np.float64, activation=activation, final=final),
+        make_path(path, np.float64),
+    )
+    z, parts = cpu.contributions(
+        field, fused, z0, method_for(method, np.float64), projection, steps=steps, threads=2
+    )
+    np.testing.assert_array_equal(
+        z, cpu.forward(field, fused, z0, method_for(method, np.float64), steps=steps)
+    )
     want = np.zeros_like(parts)
     for (piece, stream, channel), value in record.items():
         want[piece, stream, channel] = projection @ value.detach().numpy()
@@ -255,7 +207,10 @@ def batch():
 def some(path, streams):
     """The path of some of the streams."""
     axes = {"pieces": 0, "dt": 1, "dx": 2, "moved": 2, "time_steps": 1, "drive": 1}
-    return {key: None if value is None else np.take(value, streams, axes[key]) for key, value in path.items()}
+    return {
+        key: None if value is None else np.take(value, streams, axes[key])
+        for key, value in path.items()
+    }
 
 
 def test_a_stream_is_the_same_bits_alone_and_in_any_company(batch):
@@ -265,7 +220,14 @@ def test_a_stream_is_the_same_bits_alone_and_in_any_company(batch):
         z = cpu.forward(field, make_path(path, np.float32), z0, method, steps=2, threads=threads)
         np.testing.assert_array_equal(z, whole)
     for streams in ([0], [5], [69], [1, 2, 40], list(range(0, 70, 3)), list(range(7, 64))):
-        alone = cpu.forward(field, make_path(some(path, streams), np.float32), z0[streams], method, steps=2, threads=2)
+        alone = cpu.forward(
+            field,
+            make_path(some(path, streams), np.float32),
+            z0[streams],
+            method,
+            steps=2,
+            threads=2,
+        )
         np.testing.assert_array_equal(alone, whole[: len(alone), streams])
 
 
@@ -281,7 +243,9 @@ def test_gradients_of_a_stream_do_not_depend_on_its_company(batch):
     streams = [3, 30, 31, 66]
     few = make_path(some(path, streams), np.float32)
     knots = int(few.pieces.max()) + 1
-    later = gz[knots:, streams].sum(0)  # the last knot of a shorter batch stands for all that follow
+    later = gz[knots:, streams].sum(
+        0
+    )  # the last knot of a shorter batch stands for all that follow
     gz_few = gz[:knots, streams].copy()
     gz_few[-1] += later
     alone = cpu.backward(gz_few, z[:knots, streams], field, few, method, threads=1, **options)
@@ -326,15 +290,17 @@ def test_advancing_row_by_row_is_bitwise_the_whole_history(batch, driven):
         middle, new = cpu.advance(field, method, z, dt, *entries, steps=2, threads=2, **options)
         np.testing.assert_array_equal(middle, whole[2 * row + 1])
         np.testing.assert_array_equal(new, whole[2 * row + 2])
-        if driven:
-            options["drive"] = drive[:2]
+        options["drive"] = drive[:2] if driven else None
         np.testing.assert_array_equal(cpu.advance_time(field, method, z, dt, **options), middle)
-        one = slice(entries[0][4], entries[0][5])
-        options = {key: None if value is None else value[..., 4:5] if value.ndim == 1 else value[:, 4:5] for key, value in options.items()}
-        if driven:
-            options["drive"] = drive[:, 4:5]
-        pointer = np.array([0, one.stop - one.start])
-        alone = cpu.advance(field, method, z[4:5], dt[4:5], pointer, entries[1][one], entries[2][one], steps=2, **options)
+
+        pointer, channel, dx = entries
+        own = slice(pointer[4], pointer[5])
+        options = {
+            "time_steps": path["time_steps"][row, 4:5],
+            "drive": drive[:, 4:5] if driven else None,
+        }
+        entries = [0, own.stop - own.start], channel[own], dx[own]
+        alone = cpu.advance(field, method, z[4:5], dt[4:5], *entries, steps=2, **options)
         np.testing.assert_array_equal(alone[1][0], new[4])
         z = new
 
@@ -347,16 +313,20 @@ def test_a_channel_that_does_not_exist_is_refused(batch):
 
 
 def test_nan_and_infinity_reach_the_state_of_their_stream_only(batch):
-    field, path, z0, method = batch
+    _, path, z0, method = batch
     for bad in (np.nan, np.inf):
         for activation in ("relu", "silu", "tanh", "softplus"):
             layers = [(np.eye(21)[:13], np.zeros(13)), (np.eye(13), np.zeros(13))]
-            plain = pack((layers, np.ones((6, 21, 13)), np.zeros((6, 21))), np.float32, activation=activation)
+            plain = pack(
+                (layers, np.ones((6, 21, 13)), np.zeros((6, 21))), np.float32, activation=activation
+            )
             wrong = dict(path, dt=path["dt"].copy(), time_steps=None)
             wrong["dt"][1, 2] = bad
             z = cpu.forward(plain, make_path(wrong, np.float32), z0, method)
             assert not np.isfinite(z[3:, 2]).any()
-            right = cpu.forward(plain, make_path(dict(path, time_steps=None), np.float32), z0, method)
+            right = cpu.forward(
+                plain, make_path(dict(path, time_steps=None), np.float32), z0, method
+            )
             np.testing.assert_array_equal(np.delete(z, 2, 1), np.delete(right, 2, 1))
 
 
@@ -382,10 +352,14 @@ def test_two_threads_may_solve_at_once(batch):
 
 
 def test_tanh_in_float32_errs_by_less_than_5e_7():
-    x = np.concatenate([np.linspace(-12, 12, 400_001), np.geomspace(1e-30, 1, 100_000)]).astype(np.float32)
+    x = np.concatenate([np.linspace(-12, 12, 400_001), np.geomspace(1e-30, 1, 100_000)]).astype(
+        np.float32
+    )
     width = x.size
     one = [(np.zeros((1, width), np.float32), np.ones(1, np.float32))]
-    field = cpu.pack_field(one, x.reshape(1, width, 1), np.zeros((1, width), np.float32), gradient=False)
+    field = cpu.pack_field(
+        one, x.reshape(1, width, 1), np.zeros((1, width), np.float32), gradient=False
+    )
     path = cpu.dense([1], np.ones((1, 1, 1, 1), np.float32))
     z = cpu.forward(field, path, np.zeros((1, width), np.float32), method_for("euler", np.float32))
     exact = np.tanh(x.astype(np.float64))
@@ -424,6 +398,11 @@ def test_what_would_read_beyond_an_array_is_refused(batch):
     with pytest.raises(ValueError, match="longest stream first"):
         cpu.rectilinear([1, 2], np.ones((1, 2)), np.ones((1, 1, 2)))
     with pytest.raises(ValueError, match="channels"):
-        cpu.forward(field, make_path(random_rectilinear(np.random.default_rng(), [2], 4), np.float32), z0[:1], method)
+        cpu.forward(
+            field,
+            make_path(random_rectilinear(np.random.default_rng(), [2], 4), np.float32),
+            z0[:1],
+            method,
+        )
     with pytest.raises(TypeError, match="one dtype"):
         cpu.forward(field, make_path(path, np.float64), z0, method)

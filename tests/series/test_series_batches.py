@@ -197,3 +197,14 @@ def test_a_batch_works_on_the_gpu():
     there = batch.to("cuda")
     same(there[[0, 3]].to("cpu"), batch[[0, 3]])
     same(there.first_rows(2).to("cpu"), batch.first_rows(2))
+
+
+def test_unnamed_streams_are_numbered_anew_when_concatenated():
+    one = SeriesBatch.from_arrays([[0.0], [1.0]], [[[1.0]], [[2.0]]])
+    both = SeriesBatch.concatenate([one, one])
+    assert both.streams == (0, 1, 2, 3)
+
+
+def test_a_dtype_alone_may_be_given_to_to():
+    batch = SeriesBatch.from_arrays([[0.0]], [[[1.0]]]).to(torch.float64)
+    assert batch.dtype == torch.float64

@@ -149,8 +149,12 @@ def scipy_rows(scheme, batch, counts, field, z0):
         result[stream, :] = z
         for piece, (x, dx) in enumerate(pieces):
             z = solve_ivp(
-                lambda u, z, x=x, dx=dx: f(z, x(u)) @ dx(u), (0, 1), z, "DOP853",
-                rtol=1e-11, atol=1e-12,
+                lambda u, z, x=x, dx=dx: f(z, x(u)) @ dx(u),
+                (0, 1),
+                z,
+                "DOP853",
+                rtol=1e-11,
+                atol=1e-12,
             ).y[:, -1]
             if (piece + 1) % every == 0:
                 result[stream, (piece + 1) // every :] = z

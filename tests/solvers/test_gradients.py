@@ -48,7 +48,9 @@ def problem(
 
 def weighed(z, seed=9):
     """A loss in which every entry of z counts for something else."""
-    return (z * torch.randn(z.shape, dtype=z.dtype, generator=torch.Generator().manual_seed(seed))).sum()
+    return (
+        z * torch.randn(z.shape, dtype=z.dtype, generator=torch.Generator().manual_seed(seed))
+    ).sum()
 
 
 def compare(z, inputs, one, other, **tolerance):
@@ -75,7 +77,7 @@ def test_exact_gradients_are_those_of_finite_differences(scheme, sees_path, back
         scheme, (3, 2, 1), observed=0.6, counts=True, hidden=2, width=2, depth=1, seed=3,
         sees_path=sees_path,
     )  # fmt: skip
-    assert gradcheck(lambda *_: z(backend=backend), inputs)
+    assert gradcheck(lambda *_: z(backend=backend), inputs, fast_mode=backend == "auto")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -83,7 +85,7 @@ def test_gradients_of_queries_are_those_of_finite_differences(scheme):
     """Between rows, at rows and after the last one; times get their share of where a query stands."""
     z, _, inputs = problem(scheme, (3, 2, 1), hidden=2, width=2, depth=1, seed=3)
     at = inputs[2].detach()[:, [0, 1, 2]] + torch.tensor([0.1, 0.07, 0.3])
-    assert gradcheck(lambda *_: z(at=at), inputs)
+    assert gradcheck(lambda *_: z(at=at), inputs, fast_mode=True)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -91,7 +93,7 @@ def test_adaptive_gradients_are_those_of_finite_differences(scheme):
     """Steps are held by tolerances so loose that a nudge moves none of them."""
     z, _, inputs = problem(scheme, (3, 2, 1), hidden=2, width=2, depth=1, seed=3)
     loose = {"method": "dopri5", "rtol": 1.0, "atol": 1.0}
-    assert gradcheck(lambda *_: z(**loose), inputs)
+    assert gradcheck(lambda *_: z(**loose), inputs, fast_mode=True)
 
 
 SETTINGS = [
@@ -193,7 +195,9 @@ class OwnModule(nn.Module):
 
     def __init__(self, hidden, channels):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(hidden, 6), nn.Tanh(), nn.Linear(6, hidden * channels))
+        self.layers = nn.Sequential(
+            nn.Linear(hidden, 6), nn.Tanh(), nn.Linear(6, hidden * channels)
+        )
         self.shape = (hidden, channels)
 
     def forward(self, z):
@@ -232,7 +236,9 @@ class OwnField(VectorField):
         return self.look(x)
 
     def matrix(self, z, drive=None):
-        return self.layer(torch.cat([z, drive], 1)).tanh().unflatten(1, (self.hidden, self.channels))
+        return (
+            self.layer(torch.cat([z, drive], 1)).tanh().unflatten(1, (self.hidden, self.channels))
+        )
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -381,13 +387,8 @@ def test_a_state_changed_in_place_is_noticed(settings):
     loss = z.sum()
     with torch.no_grad():
         z.mul_(3.0)
-    kept = gradients(solve(path, field, z0, at=path.times, **settings).z.sum(), z0)
-    try:
-        found = gradients(loss, z0)
-    except RuntimeError as error:
-        assert "inplace" in str(error)
-    else:
-        assert_all_close(found, kept, **EXACT)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 @pytest.mark.parametrize("settings", [EXACT_TORCH, {}, ADAPTIVE], ids=["torch", "auto", "adaptive"])

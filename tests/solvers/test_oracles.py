@@ -25,7 +25,9 @@ def peer_path(scheme, batch, counts):
     if scheme == "natural_cubic":
         return torchcde.CubicSpline(torchcde.natural_cubic_coeffs(x))
     if scheme == "hermite":
-        return torchcde.CubicSpline(torchcde.hermite_cubic_coefficients_with_backward_differences(x))
+        return torchcde.CubicSpline(
+            torchcde.hermite_cubic_coefficients_with_backward_differences(x)
+        )
     return torchcde.LinearInterpolation(
         torchcde.linear_interpolation_coeffs(x, rectilinear=0 if scheme == "rectilinear" else None)
     )

@@ -36,11 +36,6 @@ class Change:
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def keeps_pattern(self) -> bool:
-        """Whether as many rows and values are there as before, in the same places."""
-        return self.kind in ("changed", "moved")
-
     def part(self, chosen: np.ndarray) -> Change:
         """The parts at positions `chosen` alone."""
         taken = [None if a is None else a[chosen] for a in (self.channels, self.new, self.values)]
@@ -70,6 +65,22 @@ class Trial:
     cut: float
     row: int
     change: Change
+    base: Change | None = None
+    """What was done to the series before, in the version that the changed one is compared with."""
+
+    @property
+    def keeps_pattern(self) -> bool:
+        """Whether as many rows and values are there as before, in the same places."""
+        return self.base is not None or self.change.kind in ("changed", "moved")
+
+    def versions(self, series: Series) -> tuple[Series, Series]:
+        """The series before and after the change."""
+        start = series if self.base is None else self.base(series)
+        return start, self.change(start)
+
+    def part(self, chosen: np.ndarray) -> Trial:
+        """The trial with the parts at positions `chosen` alone."""
+        return Trial(self.cut, self.row, self.change.part(chosen), self.base)
 
 
 def stream_series(batch: SeriesBatch, stream: int = 0) -> Series:
@@ -92,7 +103,9 @@ def stack(versions: Sequence[Series], like: SeriesBatch) -> SeriesBatch:
     if static is not None:
         static = static.detach().cpu().expand(len(versions), -1)
     name = like.streams[0]
-    names = [name] if len(versions) == 1 else [f"{name} (version {k})" for k in range(len(versions))]
+    names = (
+        [name] if len(versions) == 1 else [f"{name} (version {k})" for k in range(len(versions))]
+    )
     return SeriesBatch.from_padded(
         torch.from_numpy(clock),
         torch.from_numpy(table),
@@ -118,11 +131,11 @@ class Ranges:
         seen = ~values.isnan()
         many = seen.sum(0)
         middle = values.nan_to_num(0.0).sum(0) / many.clamp(min=1)
-        spread = (torch.where(seen, values - middle, 0.0).square().sum(0) / many.clamp(min=1)).sqrt()
+        spread = (
+            torch.where(seen, values - middle, 0.0).square().sum(0) / many.clamp(min=1)
+        ).sqrt()
         least = 0.1 * middle.abs().clamp(min=10.0)
-        return cls(
-            middle.numpy(), torch.where(spread > 1e-6 * middle.abs(), spread, least).numpy()
-        )
+        return cls(middle.numpy(), torch.where(spread > 1e-6 * middle.abs(), spread, least).numpy())
 
     def made(self, generator: np.random.Generator, rows: int) -> np.ndarray:
         """Values (row, channel) of the usual size."""
@@ -139,14 +152,18 @@ def trials(
 ) -> Iterator[Trial]:
     """Every kind of change to what comes after `cut`, a time from `row` on and before the next."""
     times, values = series
+    filled, other = _observed_twice(values, row, ranges, generator)
     made = [
         *_value_changes(values, row, ranges, generator),
+        filled,
         _moved(times, row, cut, generator),
         Change("deleted", np.arange(row + 1, min(row + 2, len(times)))),
         Change("deleted", np.arange(row + 1, len(times))),
         _added(times, row, cut, ranges, generator),
     ]
-    return (Trial(cut, row, change) for change in made if len(change))
+    yield from (Trial(cut, row, change) for change in made if len(change))
+    if len(filled):
+        yield Trial(cut, row, other, filled)
 
 
 def _value_changes(
@@ -164,9 +181,17 @@ def _value_changes(
     if len(rows) and not half.any():
         half[generator.integers(len(rows))] = True
     yield Change("removed", rows[half], channels[half], np.full(int(half.sum()), np.nan))
-    rows, channels = np.nonzero(~seen[row + 1 :])
+
+
+def _observed_twice(
+    values: np.ndarray, row: int, ranges: Ranges, generator: np.random.Generator
+) -> tuple[Change, Change]:
+    """Everything missing observed, and observed with other values: the two have one pattern."""
+    rows, channels = np.nonzero(np.isnan(values[row + 1 :]))
     new = ranges.made(generator, len(rows))[np.arange(len(rows)), channels]
-    yield Change("observed", rows + row + 1, channels, new)
+    other = new + ranges.shifts(generator, channels)
+    rows = rows + row + 1
+    return Change("observed", rows, channels, new), Change("observed", rows, channels, other)
 
 
 def _moved(times: np.ndarray, row: int, cut: float, generator: np.random.Generator) -> Change:
@@ -189,7 +214,7 @@ def _added(
     """A row between the cut and the next row, one further on, and one after the last."""
     start = np.append(cut, times[row + 1 :])
     stop = np.append(times[row + 1 :], max(times[-1], cut) + 2 * _gap(times))
-    chosen = np.unique([0, generator.integers(len(start)), len(start) - 1])
+    chosen = np.unique(np.array([0, generator.integers(len(start)), len(start) - 1]))
     new = start[chosen] + generator.uniform(0.2, 0.8, len(chosen)) * (stop - start)[chosen]
     kept = (new > start[chosen]) & (new < stop[chosen])
     chosen, new = chosen[kept], new[kept]

@@ -64,7 +64,11 @@ def adapted(model: OnlineModel, batch: SeriesBatch, seed: int) -> Measured:
         ranges, rows = Ranges.of(batch), int(one.rows[0]) + 4
         start = float(one.times[0, 0])
         step = float(one.times.max() - start) / rows or 1.0
-        beside = start + step * np.arange(rows), ranges.made(generator, rows)
+        # As sparse as the series itself: some code chooses its way by how much is observed.
+        share = float(one.observed.double().mean())
+        made = ranges.made(generator, rows)
+        made[generator.random(made.shape) >= share] = np.nan
+        beside = start + step * np.arange(rows), made
         question, tests = plan(ask, one, ranges, 3, generator, 0.0, companion=beside)
         edits += len(tests)
         continuous = model.measurability is Measurability.CONTINUOUS
@@ -83,7 +87,7 @@ def batch_independence(model: OnlineModel, batch: SeriesBatch, seed: int) -> Mea
     for i in range(min(8, len(batch))):
         alone = model(batch[i])
         moved = change(alone, among[i : i + 1, : alone.shape[1]])
-        worst = max(worst, float(moved.max()) / scale_of(alone))
+        worst = max(worst, float(moved.max()) / scale_of(among))
     return _within(worst, _INDEPENDENCE)
 
 
@@ -118,9 +122,14 @@ def events_of_one_instant(model: OnlineModel, batch: SeriesBatch, seed: int) -> 
             except StateError as error:
                 return Measured(None, f"it takes rows whole ({error})", "")
     if _bits(together) == _bits(parted):
-        return Measured(True, f"{model.channels} events one by one, the same state", "the same bits")
-    name = next(n for (n, a), (_, b) in zip(_held(together), _held(parted), strict=True)
-                if not torch.equal(a.nan_to_num(), b.nan_to_num()))
+        return Measured(
+            True, f"{model.channels} events one by one, the same state", "the same bits"
+        )
+    name = next(
+        n
+        for (n, a), (_, b) in zip(_held(together), _held(parted), strict=True)
+        if not torch.equal(a.nan_to_num(), b.nan_to_num())
+    )
     worst = float(change(getattr(together, name), getattr(parted, name)).max())
     return Measured(False, f"`{name}` of the state differs by {worst:.2g}", "the same bits")
 
@@ -176,7 +185,9 @@ def refusals(model: OnlineModel, batch: SeriesBatch, seed: int) -> Measured:
             return Measured(False, f"{name} was taken", "a refusal")
         if state is not None and _bits(state) != bits:
             return Measured(False, f"{name} changed the state", "no change")
-    return Measured(True, f"{len(cases)} of {len(cases)} refused, nothing changed", "a refusal each")
+    return Measured(
+        True, f"{len(cases)} of {len(cases)} refused, nothing changed", "a refusal each"
+    )
 
 
 Case = tuple[str, tuple[str, ...], Callable[[], Any]]
@@ -209,12 +220,16 @@ def _bad_observations(model: OnlineModel, state: StreamState) -> Iterator[Case]:
     yield "a row with another channel", ("shape",), observe(later, torch.cat([row, row], 1))
     yield "a row for another stream", ("shape",), observe(later, torch.cat([row, row]))
     yield "three times for two streams", ("shape",), observe([later, later, later], row)
-    yield "a question about the past", ("stream 1",), lambda: model.predict(
-        state, [later, now - 1e3]
+    yield (
+        "a question about the past",
+        ("stream 1",),
+        lambda: model.predict(state, [later, now - 1e3]),
     )
     static = torch.zeros(1, model.static, dtype=model.dtype) if model.static else None
-    yield "a question before the first row", ("stream 0",), lambda: model.predict(
-        model.init_state(1, static), later
+    yield (
+        "a question before the first row",
+        ("stream 0",),
+        lambda: model.predict(model.init_state(1, static), later),
     )
 
 

@@ -14,6 +14,8 @@ from onlinecde.audit.asking import Asked, change, rounding_of, scale_of
 from onlinecde.audit.changes import Change, Series, Trial, stack
 from onlinecde.series import SeriesBatch
 
+KINDS = ("changed", "moved", "observed", "removed", "deleted", "added")
+"""Kinds of edits; those of which one can say most come first."""
 _ROWS_AT_ONCE = 20_000
 _STREAMS_AT_ONCE = 256
 
@@ -57,11 +59,12 @@ class Leak:
     def __str__(self) -> str:
         event = f"stream {self.event_stream!r}, time {self.event_time:.6g}"
         if self.channel is not None:
+            instead = "" if self.old is None else f" instead of {_number(self.old)}"
             told = f"{event}, channel '{self.channel}': "
             told += {
                 "changed": f"changing {_number(self.old)} to {_number(self.new)}",
                 "removed": f"removing {_number(self.old)}",
-                "observed": f"observing {_number(self.new)} where nothing was",
+                "observed": f"observing {_number(self.new)}{instead} where nothing was",
             }[self.edit]
         elif self.edit == "moved":
             told = f"{event}: moving the row to time {_number(self.new)}"
@@ -117,21 +120,28 @@ class Question:
         size = together or min(_STREAMS_AT_ONCE, most)
         found: list[Found] = []
         # Versions of one kind stand in one call, so that a model that looks at the number of rows sees it.
-        for kinds in (("changed", "moved"), ("removed", "observed"), ("deleted",), ("added",)):
-            alike = [test for test in tests if test.change.kind in kinds]
-            for start in range(0, len(alike), size):
-                found += self._compare(alike[start : start + size])
+        for kind in KINDS:
+            for based in (False, True):
+                alike = [
+                    t for t in tests if t.change.kind == kind and (t.base is not None) == based
+                ]
+                for start in range(0, len(alike), size):
+                    found += self._compare(alike[start : start + size])
         return found
 
     def _compare(self, tests: Sequence[Trial]) -> list[Found]:
         many, beside = len(tests), [] if self.companion is None else [self.companion]
         clock = torch.from_numpy(self.queries).to(self.one.device).expand(many + len(beside), -1)
-        if many not in self._unedited:
-            whole = stack([self.series] * many + beside, self.one)
+        pairs = [test.versions(self.series) for test in tests]
+        known = self._unedited.get(many) if tests[0].base is None else None
+        if known is None:
+            whole = stack([start for start, _ in pairs] + beside, self.one)
             asked = self.ask.at_times(whole, clock) if self.ask.takes_at else None
-            self._unedited[many] = self.ask.at_rows(whole), asked
-        before, before_asked = self._unedited[many]
-        edited = stack([test.change(self.series) for test in tests] + beside, self.one)
+            known = self.ask.at_rows(whole), asked
+            if tests[0].base is None:
+                self._unedited[many] = known
+        before, before_asked = known
+        edited = stack([changed for _, changed in pairs] + beside, self.one)
         after = self.ask.at_rows(edited)
         most = min(before.shape[1], after.shape[1], len(self.series[0]))
         before, after = before[:many, :most], after[:many, :most]
@@ -165,7 +175,7 @@ class Question:
             share = float(moved[k].max()) / scale if moved[k].numel() else 0.0
             allowed = self.tolerance
             if allowed is None:
-                allowed = 0.0 if test.change.keeps_pattern else rounding
+                allowed = 0.0 if test.keeps_pattern else rounding
             if share <= allowed:
                 continue
             at, output = divmod(int(moved[k].argmax()), moved.shape[2])
@@ -203,14 +213,14 @@ def narrow(question: Question, found: Found) -> Leak:
     test = found.trial
 
     def attempt(part: np.ndarray) -> Found | None:
-        alone = Trial(test.cut, test.row, test.change.part(part))
-        seen = [f for f in question.changed([alone], together=1) if f.between == found.between]
+        seen = question.changed([test.part(part)], together=1)
+        seen = [f for f in seen if f.between == found.between]
         return max(seen, key=lambda f: f.size) if seen else None
 
     left, shown = smallest(len(test.change), attempt, found)
     told = test.change.part(left)
     return Leak(
-        **event_of(told, question.series, question.one.channels),
+        **event_of(told, test.versions(question.series)[0], question.one.channels),
         event_stream=question.one.streams[0],
         events=len(told),
         stream=question.one.streams[0],
@@ -231,7 +241,10 @@ def event_of(edit: Change, series: Series, channels: Sequence[str]) -> dict:
     if edit.channels is not None:
         channel = int(edit.channels[0])
         old = float(series[1][row, channel])
-        known = {"old": None if np.isnan(old) else old, "new": None if edit.kind == "removed" else new}
+        known = {
+            "old": None if np.isnan(old) else old,
+            "new": None if edit.kind == "removed" else new,
+        }
         return {**told, "channel": channels[channel], **known}
     if edit.kind == "added":
         return {**told, "event_time": new, "old": None, "new": None}

@@ -13,7 +13,7 @@ from torch import Tensor
 from onlinecde.audit.asking import ROUNDING, Answering, Asked, change, in_use, rounding_of, scale_of
 from onlinecde.audit.batch_leaks import batch_leak
 from onlinecde.audit.changes import Ranges, Series, Trial, stream_series, trials
-from onlinecde.audit.leaks import Found, Leak, Question, narrow
+from onlinecde.audit.leaks import KINDS, Found, Leak, Question, narrow
 from onlinecde.controls import Measurability
 from onlinecde.series import SeriesBatch
 
@@ -177,14 +177,12 @@ def plan(
     return Question(ask, one, series, queries, tolerance, companion), tests
 
 
-def _first_leak(
-    question: Question, found: Sequence[Found], together: int | None
-) -> Leak | None:
+def _first_leak(question: Question, found: Sequence[Found], together: int | None) -> Leak | None:
     """The largest change that is there for the stream alone too, narrowed to its event.
 
     Changed values come first: of them one can say from what to what.
     """
-    ordered = sorted(found, key=lambda f: (f.trial.change.kind != "changed", -f.size))
+    ordered = sorted(found, key=lambda f: (KINDS.index(f.trial.change.kind), -f.size))
     # Among other versions a stream's last bits may change with their rounding; alone they may not.
     doubtful = [f for f in ordered if f.rounding]
     for seen in [f for f in ordered if not f.rounding] + doubtful[:_CONFIRMED_AT_MOST]:

@@ -6,6 +6,7 @@ import typer
 
 from onlinecde.cli import data, plot
 from onlinecde.cli.audit import audit
+from onlinecde.cli.demo import demo
 from onlinecde.cli.properties import properties
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ def root() -> None:
     """Online prediction from irregular time series with Neural CDEs."""
 
 
+app.command()(demo)
 app.command()(audit)
 app.command()(properties)
 app.add_typer(data.app, name="data")

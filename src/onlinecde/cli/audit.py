@@ -90,8 +90,13 @@ def read_series(
     if channel is not None and value is not None:
         lines |= {channel: table.complete(channel, "channel"), value: table.numbers(value, "value")}
         return SeriesBatch.from_long(
-            pl.DataFrame(lines), stream=stream, time=time, channel=channel, value=value,
-            channels=channels, static=facts,
+            pl.DataFrame(lines),
+            stream=stream,
+            time=time,
+            channel=channel,
+            value=value,
+            channels=channels,
+            static=facts,
         )
     wanted = channels or [c for c in table.frame.columns if c not in (stream, time, LINE)]
     lines |= {name: table.numbers(name, "channel") for name in wanted}

@@ -74,8 +74,11 @@ class Path(ABC):
     """What the path may depend on, for the data at hand."""
     pieces_per_row: int
     """How many pieces lead from one row to the next."""
-    smooth: bool
-    """Whether dX/ds is continuous at the knots."""
+
+    @property
+    @abstractmethod
+    def smooth(self) -> bool:
+        """Whether dX/ds is continuous at the knots."""
 
     @property
     def channels(self) -> int:

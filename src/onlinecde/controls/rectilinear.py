@@ -37,7 +37,10 @@ class RectilinearPath(Path):
     scheme = "rectilinear"
     measurability = Measurability.CONTINUOUS
     pieces_per_row = 2
-    smooth = False
+
+    @property
+    def smooth(self) -> bool:
+        return False
 
     @property
     def moved(self) -> Tensor:

@@ -24,7 +24,7 @@ class StreamState:
 
     def __len__(self) -> int:
         """The number of streams."""
-        return getattr(self, fields(self)[0].name).shape[0]
+        return next(iter(vars(self).values())).shape[0]
 
     def _map(self, change: Any) -> Self:
         held = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from onlinecde.controls import Path
-from onlinecde.models import live
+from onlinecde.models import legs
 from onlinecde.solvers import solve_with
 from onlinecde.solvers.chain import Chain, chain
 from onlinecde.solvers.stepping import (
@@ -93,7 +93,7 @@ def explain_step(model: NeuralCDE, state: CDEState, after: CDEState) -> StepExpl
     new = model.row(after.time, after.values, after.counts)
     old = model.row(since, after.previous, after.counts - after.observed.to(after.counts))
     old = torch.where(first[:, None], new, old)
-    laid = live.row_chain(model, z, since, after.time, old, new, after.observed)
+    laid = legs.row_chain(model, z, since, after.time, old, new, after.observed)
     zs = torch.stack([z, after.before, after.z])
     xs = torch.stack([old, torch.cat([new[:, :1], old[:, 1:]], 1), new])
     start = model.read(z, old)

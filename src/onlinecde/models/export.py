@@ -62,7 +62,8 @@ def _tensors(state: CDEState) -> tuple[Tensor, ...]:
 
 
 def _state(tensors: tuple[Tensor, ...], static: int) -> CDEState:
-    return CDEState(*tensors) if static else CDEState(*tensors, None)
+    held = dict(zip((f.name for f in fields(CDEState)), tensors, strict=False))
+    return CDEState(**held) if static else CDEState(**held, static=None)
 
 
 class _Observe(nn.Module):

@@ -126,7 +126,7 @@ class GRUdt(StackedGRU):
 
     def sees(self, rows: Rows) -> Tensor:
         """(..., stream, 1 + 2 * channel): time, values, elapsed."""
-        return torch.cat([*self.time_and_values(rows), self.elapsed(rows)], -1)
+        return torch.cat([*self.time_and_values(rows), rows.elapsed], -1)
 
 
 class GRUdtIntensity(StackedGRU):
@@ -142,5 +142,4 @@ class GRUdtIntensity(StackedGRU):
 
     def sees(self, rows: Rows) -> Tensor:
         """(..., stream, 1 + 3 * channel): time, values, elapsed, mask."""
-        mask = rows.observed.to(rows.values.dtype)
-        return torch.cat([*self.time_and_values(rows), self.elapsed(rows), mask], -1)
+        return torch.cat([*self.time_and_values(rows), rows.elapsed, rows.mask], -1)

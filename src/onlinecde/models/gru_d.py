@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from onlinecde.controls import Measurability
 from onlinecde.models.heads import Kind
-from onlinecde.models.recurrences import decayed_recurrence
+from onlinecde.models.recurrences import decayed_recurrence, fade
 from onlinecde.models.recurrent import RecurrentModel, Rows
 
 
@@ -79,16 +79,12 @@ class GRUD(RecurrentModel):
 
     def trajectory(self, rows: Rows, h0: Tensor, streams: Sequence[Any]) -> Tensor:
         """All h after rows, (row, stream, hidden)."""
-        elapsed = self.elapsed(rows)
-        fade = torch.exp(-torch.relu(elapsed * self.value_decay + self.value_decay_bias))
-        # Where a channel is missing, its value carried forward is the last one; the mean is 0.
-        values = torch.where(rows.observed, rows.values, fade * rows.values)
+        x = fade(rows.values, rows.mask, rows.elapsed, self.value_decay, self.value_decay_bias)
         return decayed_recurrence(
-            values, rows.observed.to(values.dtype), elapsed, h0[:, 0], self.inward.weight,
-            self.inward.bias, self.recurrent, self.hidden_decay.weight, self.hidden_decay.bias,
+            x, rows.mask, rows.elapsed, h0[:, 0], self.inward.weight, self.inward.bias,
+            self.recurrent, self.hidden_decay.weight, self.hidden_decay.bias,
         )
 
     def update(self, row: Rows, h: Tensor) -> Tensor:
         """(stream, 1, hidden) after one row."""
-        alone = Rows(row.clock[None], row.values[None], row.observed[None], row.since[None])
-        return self.trajectory(alone, h, ()).transpose(0, 1)
+        return self.trajectory(row.as_batch(), h, ()).transpose(0, 1)

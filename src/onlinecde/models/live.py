@@ -1,4 +1,4 @@
-"""The legs of one observation: what a live stream costs, whatever its history."""
+"""One observation by the fused kernels: what a live stream costs, whatever its history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from onlinecde.kernels import cpu_unavailable
-from onlinecde.solvers.chain import Chain, steps_for
+from onlinecde.solvers.chain import steps_for
 from onlinecde.solvers.fused import kernel_tableau, pack, weights_of
 
 if TYPE_CHECKING:
@@ -21,16 +21,46 @@ if TYPE_CHECKING:
     from onlinecde.models.neural_cde import CDEState, NeuralCDE
 
 
+Watch = tuple[dict[str, Tensor], str, Tensor, int, int]
+"""Where a tensor lives in its module, the tensor, its address and its version"""
+
+
 @dataclass(frozen=True)
 class _Compiled:
-    """A model as the kernels want it, and the versions of the tensors it was made from."""
+    """A model as the kernels want it, and the tensors it was made from."""
 
-    key: tuple[int, ...]
+    watched: tuple[Watch, ...]
     field: PackedField
     table: KernelTableau
     scaling: Scaling
     path_weight: np.ndarray | None
     dtype: np.dtype[Any]
+
+    def is_current(self) -> bool:
+        """Whether none of those tensors was changed or replaced."""
+        for home, name, tensor, address, version in self.watched:
+            if home[name] is not tensor or tensor.data_ptr() != address:
+                return False
+            if _version(tensor) != version:
+                return False
+        return True
+
+
+def _version(tensor: Tensor) -> int:
+    # Tensors made in inference mode have no version; they cannot be trained either.
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _watch(model: NeuralCDE) -> tuple[Watch, ...]:
+    """Everything `_compile` reads that may change."""
+    modules = [*model.field.modules(), model.encoding]
+    homes = [home for m in modules for home in (m._parameters, m._buffers)]
+    return tuple(
+        (home, name, tensor, tensor.data_ptr(), _version(tensor))
+        for home in homes
+        for name, tensor in home.items()
+        if tensor is not None
+    )
 
 
 _compiled: WeakKeyDictionary[NeuralCDE, _Compiled] = WeakKeyDictionary()
@@ -51,47 +81,46 @@ def _fast(model: NeuralCDE) -> _Compiled | None:
         or torch.compiler.is_compiling()
     ):
         return None
-    field, encoding = model.field, model.encoding
-    weights = weights_of(field)
-    seen = field.path_weight
-    watched = (*weights, encoding.shift, encoding.scale, encoding.time_shift, encoding.time_scale)
-    if seen is not None:
-        watched = (*watched, seen)
-    # Tensors made in inference mode have no version; they cannot be trained either.
-    key = tuple([n for w in watched for n in (w.data_ptr(), 0 if w.is_inference() else w._version)])
     known = _compiled.get(model)
-    if known is not None and known.key == key:
+    if known is not None and known.is_current():
         return known
+    weight = model.field.weight
     if (
         cpu_unavailable() is not None
-        or field.weight.device.type != "cpu"
-        or field.weight.dtype not in (torch.float32, torch.float64)
+        or weight.device.type != "cpu"
+        or weight.dtype not in (torch.float32, torch.float64)
     ):
         return None
+    known = _compiled[model] = _compile(model)
+    return known
+
+
+def _compile(model: NeuralCDE) -> _Compiled:
     from onlinecde.kernels.cpu.observation import Scaling
 
-    packed = pack(field, weights, gradient=False)
+    field, encoding = model.field, model.encoding
+    watched = _watch(model)
+    packed = pack(field, weights_of(field), gradient=False)
     kind = packed.dtype.type
-    known = _Compiled(
-        key=key,
+    seen = field.path_weight
+    return _Compiled(
+        watched=watched,
         field=packed,
-        table=kernel_tableau(how.table, packed.dtype),
+        table=kernel_tableau(model.integrator.table, packed.dtype),
         scaling=Scaling(
             float(encoding.time_shift),
             float(encoding.time_scale),
-            encoding.shift.numpy(),
-            encoding.scale.numpy(),
+            encoding.shift.numpy().copy(),
+            encoding.scale.numpy().copy(),
             kind(encoding.gain),
             kind(np.inf if encoding.clip is None else encoding.clip),
             encoding.counts,
             encoding.count_scale == "log",
             kind(encoding.count_gain),
         ),
-        path_weight=None if seen is None else seen.detach().numpy().T,
+        path_weight=None if seen is None else seen.detach().numpy().T.copy(),
         dtype=packed.dtype,
     )
-    _compiled[model] = known
-    return known
 
 
 def observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | None:
@@ -135,11 +164,6 @@ def observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | Non
         between[:, 0] = plan.new[:, 0]
         drive = np.stack([plan.old, between, plan.new]) @ fast.path_weight
     how = model.integrator
-    gaps = None
-    if how.max_step is not None:
-        gaps = _steps(clock - since, how.max_step)
-    elif how.steps > 1:
-        gaps = np.full(streams, how.steps, np.int32)
     before, z = advance(
         fast.field,
         fast.table,
@@ -148,7 +172,7 @@ def observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | Non
         plan.pointer,
         plan.channel,
         plan.dx,
-        time_steps=gaps,
+        time_steps=_time_leg_steps(model, clock, since),
         drive=drive,
         steps=how.steps,
         threads=_threads(streams),
@@ -175,168 +199,43 @@ def observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | Non
     )
 
 
-def _steps(gaps: np.ndarray, max_step: float) -> np.ndarray:
-    return steps_for(torch.from_numpy(gaps), max_step).to(torch.int32).numpy()
+def ahead(model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
+    """Z at t (a number, (stream,) or None for the last row) by the kernels; None as for `observe`."""
+    fast = _fast(model)
+    if fast is None or fast.path_weight is not None:
+        return None
+    from onlinecde.kernels.cpu import advance_time
+
+    time = state.time.numpy()
+    clock = np.empty(len(state))
+    try:
+        clock[:] = time if t is None else t
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if not (clock >= time).all() or np.isinf(clock).any():
+        return None
+    scaling = fast.scaling
+    now = (clock - scaling.time_shift) / scaling.time_scale
+    then = (time - scaling.time_shift) / scaling.time_scale
+    z = advance_time(
+        fast.field,
+        fast.table,
+        state.z.numpy(),
+        (now - then).astype(fast.dtype),
+        time_steps=_time_leg_steps(model, clock, time),
+        threads=_threads(len(state)),
+    )
+    return torch.from_numpy(z)
+
+
+def _time_leg_steps(model: NeuralCDE, clock: np.ndarray, since: np.ndarray) -> np.ndarray | None:
+    """Steps (stream,) on each time leg, or None for one each."""
+    how = model.integrator
+    if how.max_step is not None:
+        return steps_for(torch.from_numpy(clock - since), how.max_step).to(torch.int32).numpy()
+    return np.full(clock.shape, how.steps, np.int32) if how.steps > 1 else None
 
 
 def _threads(streams: int) -> int:
     """Threads pay off only for many streams at once."""
     return torch.get_num_threads() if streams >= 256 else 1
-
-
-def legs(
-    model: NeuralCDE,
-    z: Tensor,
-    since: Tensor,
-    clock: Tensor,
-    old: Tensor,
-    new: Tensor,
-    observed: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """A time leg and a value leg from rows `old` to `new` (stream, path channel): z after each."""
-    knots = _run(model, row_chain(model, z, since, clock, old, new, observed), z, clock)
-    return knots[1], knots[2]
-
-
-def row_chain(
-    model: NeuralCDE,
-    z: Tensor,
-    since: Tensor,
-    clock: Tensor,
-    old: Tensor,
-    new: Tensor,
-    observed: Tensor,
-) -> Chain:
-    """The two legs that lead from row to row, one chain for all streams."""
-    encoding = model.encoding
-    time = (encoding.scale_time(clock) - encoding.scale_time(since)).to(z.dtype)
-    drive = None
-    if model.field.sees_path:
-        between = torch.cat([new[:, :1], old[:, 1:]], 1)
-        drive = model.field.drive(torch.stack([old, between, new]))
-    return _chain(
-        model,
-        z,
-        rectilinear=True,
-        pieces=2,
-        time=time[None],
-        slopes=(new - old)[None, :, 1:],
-        observed=observed[None],
-        time_steps=_time_steps(model, since, clock),
-        drive=drive,
-    )
-
-
-def time_leg(
-    model: NeuralCDE,
-    z: Tensor,
-    since: Tensor,
-    clock: Tensor,
-    old: Tensor | None,
-    new: Tensor | None,
-) -> Tensor:
-    """A time leg alone: z at `clock` if nothing is observed until then.
-
-    `old` and `new` (stream, path channel), X at both ends, are needed by a field that sees it.
-    """
-    encoding = model.encoding
-    fast = _fast(model)
-    if fast is not None:
-        from onlinecde.kernels.cpu import advance_time
-
-        max_step = model.integrator.max_step
-        gaps = None if max_step is None else _steps((clock - since).numpy(), max_step)
-        if gaps is None and model.integrator.steps > 1:
-            gaps = np.full(z.shape[0], model.integrator.steps, np.int32)
-        drive = None
-        if fast.path_weight is not None:
-            assert old is not None
-            assert new is not None
-            drive = np.stack([old.numpy(), new.numpy()]) @ fast.path_weight
-        passed = (encoding.scale_time(clock) - encoding.scale_time(since)).numpy()
-        ahead = advance_time(
-            fast.field,
-            fast.table,
-            z.numpy(),
-            passed.astype(fast.dtype),
-            time_steps=gaps,
-            drive=drive,
-            threads=_threads(z.shape[0]),
-        )
-        return torch.from_numpy(ahead)
-    time = (encoding.scale_time(clock) - encoding.scale_time(since)).to(z.dtype)
-    drive = None
-    if model.field.sees_path:
-        assert old is not None
-        assert new is not None
-        drive = model.field.drive(torch.stack([old, new]))
-    still = z.new_zeros(1, 1, model.encoding.path_channels - 1).expand(1, z.shape[0], -1)
-    chain = _chain(
-        model,
-        z,
-        rectilinear=True,
-        pieces=1,
-        time=time[None],
-        slopes=still,
-        observed=None,
-        time_steps=_time_steps(model, since, clock),
-        drive=drive,
-    )
-    return _run(model, chain, z, clock)[1]
-
-
-def piece(model: NeuralCDE, z: Tensor, old: Tensor, new: Tensor, slope: Tensor | None) -> Tensor:
-    """One piece of a linear (slope None) or Hermite path from row to row: z after it."""
-    rise = new - old
-    if slope is None:
-        slopes = rise[:, None]
-    else:
-        left = torch.where(slope.isnan(), rise, slope)
-        bend = rise - left
-        slopes = torch.stack([left, 4 * bend, -3 * bend], 1)
-    drive = None
-    if model.field.sees_path:
-        if slope is None:
-            drive = model.field.drive(torch.stack([old, new]))
-        else:
-            cubic = torch.stack([old, slopes[:, 0], slopes[:, 1] / 2, slopes[:, 2] / 3], 1)
-            drive = model.field.drive(cubic)[None]
-    chain = _chain(
-        model,
-        z,
-        rectilinear=False,
-        pieces=1,
-        time=None,
-        slopes=slopes[None],
-        observed=None,
-        time_steps=None,
-        drive=drive,
-    )
-    return _run(model, chain, z, new[:, 0])[1]
-
-
-def _time_steps(model: NeuralCDE, since: Tensor, clock: Tensor) -> Tensor | None:
-    if model.integrator.max_step is None:
-        return None
-    return steps_for(clock - since, model.integrator.max_step)[None]
-
-
-def _chain(model: NeuralCDE, z: Tensor, pieces: int, **parts: Any) -> Chain:
-    many = z.shape[0]
-    return Chain(
-        channels=model.encoding.path_channels,
-        order=torch.arange(many, device=z.device),
-        lengths=torch.full((many,), pieces, device=z.device),
-        active=[many] * pieces,
-        counts=model.counts,
-        steps=model.integrator.steps,
-        max_step=model.integrator.max_step,
-        **parts,
-    )
-
-
-def _run(model: NeuralCDE, chain: Chain, z: Tensor, clock: Tensor) -> Tensor:
-    def where(place: int, s: float) -> str:
-        return f"stream {place} at time {float(clock[place]):g}"
-
-    return model.integrator.run(chain, model.field, z, where).z

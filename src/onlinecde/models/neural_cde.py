@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from onlinecde import controls
 from onlinecde.controls import Encoding, Measurability, Path, RectilinearPath
 from onlinecde.controls.path import rows_at
-from onlinecde.models import live
+from onlinecde.models import legs, live
 from onlinecde.models.contract import (
     OnlineModel,
     StateError,
@@ -179,7 +179,7 @@ class NeuralCDE(OnlineModel[CDEState]):
 
     def start(self, path: Path, static: Tensor | None) -> Tensor:
         """z at the first row, (stream, hidden)."""
-        first = path.rows[:, 0]
+        first = path.rows[:, 0].contiguous()  # as online, down to the last bit
         return self.initial(first if static is None else torch.cat([static, first], 1))
 
     def forward(self, batch: SeriesBatch, at: Any = None, *, final: bool = False) -> Tensor:
@@ -260,13 +260,13 @@ class NeuralCDE(OnlineModel[CDEState]):
         if self.control == "rectilinear":
             # In a merge time has come already: its leg has no length.
             since = torch.where(again, clock, since)
-            before, z = live.legs(
+            before, z = legs.row_legs(
                 self, start, since, clock, self.row(since, base, base_counts), row, observed
             )
         else:
             before = start
             old = self.row(since, base, base_counts)
-            z = live.piece(self, start, old, row, self._slope(state, old))
+            z = legs.piece(self, start, old, row, self._slope(state, old))
         z = torch.where(first[:, None], z0, z)
         before = torch.where(first[:, None], z0, before)
         return CDEState(
@@ -312,6 +312,9 @@ class NeuralCDE(OnlineModel[CDEState]):
             )
 
     def predict(self, state: CDEState, t: Any = None) -> Tensor:
+        z = None if self.readout_sees_path else live.ahead(self, state, t)
+        if z is not None:
+            return self.head(z)
         clock = state.time if t is None else per_stream(t, len(state), self.device)
         check_question(state.time, clock)
         return self.say(state, clock)
@@ -324,7 +327,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         if self.field.sees_path or self.readout_sees_path:
             here = self.row(state.time, state.values, state.counts)
             there = torch.cat([self.encoding.scale_time(clock)[:, None].to(here), here[:, 1:]], 1)
-        return self.read(live.time_leg(self, state.z, state.time, clock, here, there), there)
+        return self.read(legs.time_leg(self, state.z, state.time, clock, here, there), there)
 
     def explain(self, batch: SeriesBatch) -> Explanation:
         """What each event and each stretch of time added to the outputs, row by row, with nothing left over."""

@@ -119,7 +119,7 @@ class ODERNN(RecurrentModel):
 
     def _sees(self, rows: Rows) -> Tensor:
         """(..., stream, 2 * channel): values carried forward, and the mask."""
-        return torch.cat([rows.values, rows.observed.to(rows.values.dtype)], -1)
+        return torch.cat([rows.values, rows.mask], -1)
 
     def _go_on(self, h: Tensor, since: Tensor, clock: Tensor, streams: Sequence[Any]) -> Tensor:
         """h (stream, hidden) after the time leg from `since` to `clock` (stream,)."""

@@ -46,6 +46,14 @@ def gru_recurrence(
     return _GRURecurrence.apply(x, h0, inward, inward_bias, recurrent, bias)  # pyright: ignore[reportReturnType]
 
 
+def fade(values: Tensor, mask: Tensor, elapsed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """GRU-D's inputs: values where observed, else `exp(-max(0, weight elapsed + bias)) values`.
+
+    values, mask, elapsed (row, stream, channel); weight and bias (channel,).
+    """
+    return _Fade.apply(values, mask, elapsed, weight, bias)  # pyright: ignore[reportReturnType]
+
+
 def decayed_recurrence(
     x: Tensor, mask: Tensor, elapsed: Tensor, h0: Tensor, inward: Tensor, inward_bias: Tensor,
     recurrent: Tensor, decay: Tensor, decay_bias: Tensor,
@@ -67,7 +75,12 @@ def decayed_recurrence(
 class _GRURecurrence(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, h0: Tensor, inward: Tensor, inward_bias: Tensor, recurrent: Tensor,
+        ctx: Any,
+        x: Tensor,
+        h0: Tensor,
+        inward: Tensor,
+        inward_bias: Tensor,
+        recurrent: Tensor,
         bias: Tensor,
     ) -> Tensor:
         gates, trail = _room(x, h0)
@@ -86,18 +99,17 @@ class _GRURecurrence(torch.autograd.Function):
                 torch.addmm(b_n, h, u_n, out=told)
                 new.addcmul_(r, told).tanh_()
                 torch.lerp(new, h, z, out=out)
-        ctx.save_for_backward(seen, inward, recurrent, gates, trail, heard)
+        ctx.save_for_backward(seen, weight, recurrent, gates, trail, heard)
         return trail[1:]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        seen, inward, recurrent, gates, trail, heard = ctx.saved_tensors
+        seen, weight, recurrent, gates, trail, heard = ctx.saved_tensors
         u_r, u_z, u_n = recurrent.chunk(3)
         n = len(u_r)
-        g_x = torch.empty_like(seen[: len(heard), :, :-1]) if ctx.needs_input_grad[0] else None
-        g_weight = seen.new_zeros(3 * n, seen.shape[2])
-        g_recurrent, g_bias = torch.zeros_like(recurrent), recurrent.new_zeros(3 * n)
+        collect = _Collect(seen, weight, seen.shape[2] - 1 if ctx.needs_input_grad[0] else 0)
+        g_recurrent, g_bias = seen.new_zeros(3, n, n), seen.new_zeros(n)
         carried = torch.zeros_like(trail[0])
         each = list(zip(trail, *gates, heard, grads[0], strict=False))
         for block in reversed(_blocks(len(heard))):
@@ -115,12 +127,40 @@ class _GRURecurrence(torch.autograd.Function):
                 torch.mul(to_new, r, out=to_told)
                 carried = stay.addmm_(to_r, u_r).addmm_(to_z, u_z).addmm_(to_told, u_n)
             before = trail[block][: len(g_told)].flatten(0, 1)
-            for gate, g in enumerate((*g_gates[:2], g_told)):
-                g_recurrent[gate * n : (gate + 1) * n].addmm_(g.flatten(0, 1).T, before)
-            g_bias[2 * n :] += g_told.sum((0, 1))
-            _collect(g_gates, seen, inward, g_weight, g_x, block)
-        g_bias[: 2 * n] = g_weight[: 2 * n, -1]
-        return g_x, carried, g_weight[:, :-1], g_weight[:, -1], g_recurrent, g_bias
+            for total, g in zip(g_recurrent, (*g_gates[:2], g_told), strict=True):
+                total.addmm_(before.T, g.flatten(0, 1))
+            g_bias += g_told.sum((0, 1))
+            collect.add(g_gates, block)
+        g_weight, g_shift = collect.weight_and_bias()
+        g_bias = torch.cat([g_shift[: 2 * n], g_bias])
+        return collect.inputs(len(heard)), carried, g_weight, g_shift, _joined(g_recurrent), g_bias
+
+
+class _Fade(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, mask: Tensor, elapsed: Tensor, weight: Tensor, bias: Tensor
+    ) -> Tensor:
+        share = torch.addcmul(bias, elapsed, weight).clamp_(min=0).mul_(mask - 1).exp_()
+        x = share * values
+        ctx.save_for_backward(mask, elapsed, weight, bias, x, share)
+        return x
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        mask, elapsed, weight, bias, x, share = ctx.saved_tensors
+        need_values, _, need_elapsed = ctx.needs_input_grad[:3]
+        g = _where_positive(
+            (grads[0] * x).mul_(mask - 1), torch.addcmul(bias, elapsed, weight), 0
+        )
+        return (
+            grads[0] * share if need_values else None,
+            None,
+            g * weight if need_elapsed else None,
+            (g * elapsed).sum((0, 1)),
+            g.sum((0, 1)),
+        )
 
 
 class _DecayedRecurrence(torch.autograd.Function):
@@ -146,29 +186,27 @@ class _DecayedRecurrence(torch.autograd.Function):
                 r.addmm_(k, u_r).sigmoid_()
                 new.addmm_(torch.mul(r, k, out=reset), u_new).tanh_()
                 torch.lerp(k, new, z, out=out)
-        ctx.save_for_backward(seen, since, inward, recurrent, decay, gates, trail, share)
+        ctx.save_for_backward(seen, since, weight, recurrent, fading, gates, trail, share)
         return trail[1:]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        seen, since, inward, recurrent, decay, gates, trail, share = ctx.saved_tensors
+        seen, since, weight, recurrent, fading, gates, trail, share = ctx.saved_tensors
         u_z, u_r, u_new = recurrent.chunk(3)
-        n, rows, channels = len(u_z), len(trail) - 1, decay.shape[1]
+        rows, channels = len(trail) - 1, since.shape[2] - 1
         # The mask is what it is: of the inputs, values and times alone may want gradients.
         need_x, _, need_elapsed = ctx.needs_input_grad[:3]
-        g_x = torch.empty_like(seen[:rows, :, :channels]) if need_x else None
-        g_elapsed = torch.empty_like(since[:rows, :, :-1]) if need_elapsed else None
-        g_weight = seen.new_zeros(3 * n, seen.shape[2])
-        g_fading = seen.new_zeros(n, since.shape[2])
-        g_recurrent = torch.zeros_like(recurrent)
+        collect = _Collect(seen, weight, channels if need_x else 0)
+        collect_fading = _Collect(since, fading, channels if need_elapsed else 0, gates=1)
+        g_recurrent = seen.new_zeros(3, len(u_z), len(u_z))
         carried = torch.zeros_like(trail[0])
         each = list(zip(share[0], *gates, grads[0], strict=False))
         for block in reversed(_blocks(rows)):
             before = trail[block][: rows - block.start]
-            shares = share[0, block][: len(before)]
+            shares, opened = share[0, block][: len(before)], gates[:, block][:, : len(before)]
             ks = shares * before
-            g_gates, g_ks = torch.empty_like(gates[:, block][:, : len(before)]), torch.empty_like(ks)
+            g_gates, g_ks = torch.empty_like(opened), torch.empty_like(ks)
             into = zip(ks, *g_gates, g_ks, strict=True)
             for (kept, z, r, new, g_out), (k, to_z, to_r, to_new, to_k) in zip(
                 reversed(each[block]), reversed(list(into)), strict=True
@@ -181,19 +219,16 @@ class _DecayedRecurrence(torch.autograd.Function):
                 reset = to_new @ u_new
                 _sigmoid_back(reset * k, r, grad_input=to_r)
                 carried = to_k.addcmul_(reset, r).addmm_(to_z, u_z).addmm_(to_r, u_r) * kept
-            _collect(g_gates, seen, inward, g_weight, g_x, block)
-            for gate, g in enumerate(g_gates):
-                if gate == 2:
-                    ks.mul_(gates[1, block][: len(ks)])
-                g_recurrent[gate * n : (gate + 1) * n].addmm_(
-                    g.flatten(0, 1).T, ks.flatten(0, 1)
-                )
+            collect.add(g_gates, block)
+            told = (ks, ks, ks * opened[1])
+            for total, k, g in zip(g_recurrent, told, g_gates, strict=True):
+                total.addmm_(k.flatten(0, 1).T, g.flatten(0, 1))
             # d exp(-max(0, u)) / du is minus the share, and 0 where nothing is lost.
-            lost = _where_positive(g_ks.mul_(before).mul_(shares).neg_(), 1 - shares, 0)
-            _collect(lost[None], since, decay, g_fading, g_elapsed, block)
+            lost = _where_positive(g_ks.mul_(ks).neg_(), 1 - shares, 0)
+            collect_fading.add(lost[None], block)
         return (
-            g_x, None, g_elapsed, carried, g_weight[:, :-1], g_weight[:, -1], g_recurrent,
-            g_fading[:, :-1], g_fading[:, -1],
+            collect.inputs(rows), None, collect_fading.inputs(rows), carried,
+            *collect.weight_and_bias(), _joined(g_recurrent), *collect_fading.weight_and_bias(),
         )
 
 
@@ -212,12 +247,13 @@ def _beside(parts: list[Tensor]) -> Tensor:
     """Parts (row, stream, ...) side by side with a 1 for the bias, in whole blocks of rows."""
     rows, streams = parts[0].shape[:2]
     width = sum(part.shape[2] for part in parts)
-    seen = parts[0].new_ones(rows + -rows % BLOCK, streams, width + 1)
-    start = 0
-    for part in parts:
-        seen[:rows, :, start : start + part.shape[2]] = part
-        start += part.shape[2]
+    seen = parts[0].new_empty(rows + -rows % BLOCK, streams, width + 1)
+    seen[:, :, -1] = 1
     seen[rows:] = 0
+    for part, into in zip(
+        parts, seen[:rows].split([*(part.shape[2] for part in parts), 1], 2), strict=False
+    ):
+        into.copy_(part)
     return seen
 
 
@@ -228,19 +264,39 @@ def _project(seen: Tensor, weight: Tensor, out: Tensor, block: slice) -> None:
         torch.mm(inputs, w.T, out=into[block].flatten(0, 1))
 
 
-def _collect(
-    g_gates: Tensor, seen: Tensor, weight: Tensor, g_weight: Tensor, g_x: Tensor | None,
-    block: slice,
-) -> None:
-    """What `_project` gives back: gradients (gate, row, stream, hidden) to its weight and first inputs."""
-    gates, rows = g_gates.shape[:2]
-    inputs = seen[block][:rows].flatten(0, 1)
-    each = g_gates.flatten(1, 2)
-    for g, total in zip(each, g_weight.chunk(gates), strict=True):
-        total.addmm_(g.T, inputs)
-    if g_x is not None:
-        into = g_x[block].flatten(0, 1)
-        columns = weight[:, : g_x.shape[2]].chunk(gates)
-        torch.mm(each[0], columns[0], out=into)
-        for g, w in zip(each[1:], columns[1:], strict=True):
-            into.addmm_(g, w)
+def _joined(by_gate: Tensor) -> Tensor:
+    """A weight's gradient (gate * hidden, input) from (gate, input, hidden)."""
+    return by_gate.transpose(1, 2).flatten(0, 1)
+
+
+class _Collect:
+    """What `_project` gives back, block by block: gradients to its weight and its first inputs."""
+
+    def __init__(self, seen: Tensor, weight: Tensor, wanted: int, gates: int = 3) -> None:
+        self._seen, self._wanted = seen, wanted
+        self._weight = seen.new_zeros(gates, seen.shape[2], len(weight) // gates)
+        # Products are fastest with whole vectors of columns.
+        wide = min(seen.shape[2], wanted + -wanted % 8)
+        self._columns = weight[:, :wide].contiguous().chunk(gates)
+        self._inputs = seen.new_empty(*seen.shape[:2], wide) if wanted else None
+
+    def add(self, g_gates: Tensor, block: slice) -> None:
+        """Take in the gradients (gate, row, stream, hidden) of a block's real rows."""
+        each = g_gates.flatten(1, 2)
+        seen = self._seen[block][: g_gates.shape[1]].flatten(0, 1).T
+        for total, g in zip(self._weight, each, strict=True):
+            total.addmm_(seen, g)
+        if self._inputs is not None:
+            into = self._inputs[block][: g_gates.shape[1]].flatten(0, 1)
+            torch.mm(each[0], self._columns[0], out=into)
+            for g, columns in zip(each[1:], self._columns[1:], strict=True):
+                into.addmm_(g, columns)
+
+    def weight_and_bias(self) -> tuple[Tensor, Tensor]:
+        """Gradients (gate * hidden, input) and (gate * hidden,)."""
+        both = _joined(self._weight)
+        return both[:, :-1], both[:, -1]
+
+    def inputs(self, rows: int) -> Tensor | None:
+        """Gradients of the first inputs, (row, stream, wanted), where they are wanted."""
+        return None if self._inputs is None else self._inputs[:rows, :, : self._wanted]

@@ -28,17 +28,21 @@ from onlinecde.series import SeriesBatch
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What may be seen at some rows, from the past alone: (row, stream, ...), or (stream, ...) of one."""
+    """What may be seen at some rows, from the past alone: (row, stream, ...), or (stream, ...)."""
 
     clock: Tensor
     """(row, stream) float64: time as observed"""
     values: Tensor
-    """(row, stream, channel): scaled values, each channel's last one carried forward, 0 before its first"""
-    observed: Tensor
-    """(row, stream, channel) bool"""
-    since: Tensor
-    """(row, stream, channel) float64: when each channel was last observed before the row; while it
-    never was, when the stream's first row came"""
+    """(row, stream, channel): scaled values, the last one carried forward; 0 before the first"""
+    mask: Tensor
+    """(row, stream, channel): 1 where observed, else 0"""
+    elapsed: Tensor
+    """(row, stream, channel): scaled time since each channel was last observed before the row
+    (whether or not it is at the row); since the stream's first row while it never was"""
+
+    def as_batch(self) -> Rows:
+        """One row (stream, ...) as (1, stream, ...)."""
+        return Rows(self.clock[None], self.values[None], self.mask[None], self.elapsed[None])
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,32 +118,23 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         """h (stream, layer, hidden) at `clock` (stream,) if nothing is observed from `since` on."""
         return h
 
-    def elapsed(self, rows: Rows) -> Tensor:
-        """(..., stream, channel): scaled time from each channel's last observation before a row to the row.
-
-        It counts from the stream's first row while a channel was never observed, so it is 0 there.
-        """
-        return self.scale_gap(rows.clock[..., None] - rows.since).to(rows.values.dtype)
-
     def scale_gap(self, gaps: Tensor) -> Tensor:
         """Differences of time in the model's units, float64."""
         return gaps / self.encoding.time_scale
 
     def rows(self, batch: SeriesBatch) -> Rows:
         """The rows of a batch as the model sees them."""
-        values = self.encoding.scale_values(batch.values).transpose(0, 1)
-        observed = ~values.isnan()
+        values = self.encoding.scale_values(batch.values.transpose(0, 1).contiguous())
+        mask = (~values.isnan()).to(values.dtype)
+        missing, told = 1 - mask, values.nan_to_num(0.0)
         clock = batch.times.T
-        last = last_observed(observed)
-        # Row 0 stands for "never observed" too: the value is 0 then, and time counts from there.
-        told = torch.cat([values[:1].masked_fill(~observed[:1], 0.0), values[1:]])
-        earlier = torch.cat([torch.zeros_like(last[:1]), last[:-1]])
-        return Rows(
-            clock=clock,
-            values=told.gather(0, last),
-            observed=observed,
-            since=clock[:, :, None].expand_as(last).gather(0, earlier),
-        )
+        held, ages = [told[0]], [torch.zeros_like(told[0], dtype=torch.float64)]
+        gaps, still = self.scale_gap(clock.diff(dim=0))[:, :, None], missing.double()
+        for row, gap in enumerate(gaps):
+            # A channel that is observed starts anew; one that is missing stays, and ages.
+            held.append(torch.addcmul(told[row + 1], held[-1], missing[row + 1]))
+            ages.append(torch.addcmul(gap, ages[-1], still[row]))
+        return Rows(clock, torch.stack(held), mask, torch.stack(ages).to(mask.dtype))
 
     def start(self, streams: int, static: Tensor | None) -> Tensor:
         """h before the first row, (stream, layer, hidden)."""
@@ -209,7 +204,8 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         began = torch.where(new, clock, state.time)
         start = torch.where(again[:, None, None], state.before, state.h)
         before = self.carry(start, began, clock, range(len(state)))
-        h = self.update(Rows(clock, values, observed, since), before)
+        elapsed = self.scale_gap(clock[:, None] - since).to(values.dtype)
+        h = self.update(Rows(clock, values, observed.to(values.dtype), elapsed), before)
         return RecurrentState(h, before, clock, values, observed, previous, since)
 
     def predict(self, state: RecurrentState, t: Any = None) -> Tensor:
@@ -220,15 +216,3 @@ class RecurrentModel(OnlineModel[RecurrentState]):
     def say(self, state: RecurrentState, clock: Tensor) -> Tensor:
         """`predict` for checked times (stream,)."""
         return self.head(self.carry(state.h, state.time, clock, range(len(state)))[:, -1])
-
-
-def last_observed(observed: Tensor) -> Tensor:
-    """The row at which each channel was last observed, this one included; 0 if never. Shape as given."""
-    row = torch.arange(observed.shape[0], dtype=torch.int32, device=observed.device)[:, None, None]
-    last = torch.where(observed, row, 0)
-    reach = 1
-    while reach < len(last):
-        # Each row has looked back `reach` rows; now as far again.
-        last = torch.cat([last[:reach], torch.maximum(last[reach:], last[:-reach])])
-        reach *= 2
-    return last.to(torch.int64)

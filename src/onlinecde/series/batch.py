@@ -207,9 +207,13 @@ class SeriesBatch:
         return self.values.dtype
 
     def to(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+        self,
+        device: torch.device | torch.dtype | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> SeriesBatch:
         """Move to a device, or give values and static features another dtype (times stay float64)."""
+        if isinstance(device, torch.dtype):  # `batch.to(torch.float64)`, as tensors allow
+            device, dtype = None, device
         return replace(
             self,
             times=self.times.to(device=device),
@@ -275,7 +279,10 @@ class SeriesBatch:
 
     @staticmethod
     def concatenate(batches: Sequence[SeriesBatch]) -> SeriesBatch:
-        """Put the streams of several batches with the same channels into one."""
+        """Put the streams of several batches with the same channels into one.
+
+        Streams that were never named, in any of the batches, are numbered anew.
+        """
         if not batches:
             raise SeriesError("there is no batch to concatenate: give at least one.")
         first = batches[0]
@@ -296,7 +303,12 @@ class SeriesBatch:
             None if first.static is None else torch.cat([b.static for b in batches]),  # pyright: ignore[reportCallIssue, reportArgumentType]
             first.channels,
             first.features,
-            checks.streams_or_default([s for batch in batches for s in batch.streams], len(rows)),
+            checks.streams_or_default(
+                None
+                if all(batch.streams == tuple(range(len(batch))) for batch in batches)
+                else [s for batch in batches for s in batch.streams],
+                len(rows),
+            ),
         )
 
 

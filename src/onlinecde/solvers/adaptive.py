@@ -141,7 +141,8 @@ def walk(
             break
         start = s[live]
         piece = start.floor()
-        bound = ends[live] if across else piece + 1
+        # Steps shorter than a piece end on knots: within one a path has no kinks of any order.
+        bound = torch.where(h[live] > 1, ends[live], piece + 1) if across else piece + 1
         length = torch.minimum(h[live], bound - start)
         full = length >= bound - start
         trial = Steps(live, start, length, piece.to(torch.int64), piece.to(torch.int64))
@@ -302,7 +303,7 @@ class _Exact(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         chain, field, done = ctx.chain, ctx.field, ctx.done
         weights = [weight for weight in field.parameters() if weight.requires_grad]
         needs = ctx.needs_input_grad[6:9]

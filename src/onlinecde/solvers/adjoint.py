@@ -74,7 +74,7 @@ class _Adjoint(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         chain, field, table = ctx.chain, ctx.field, ctx.table
         (knots,) = ctx.saved_tensors
         needs = ctx.needs_input_grad[6:9]

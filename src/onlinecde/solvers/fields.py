@@ -129,6 +129,10 @@ class MLPVectorField(VectorField):
             else None
         )
 
+    def inner_weights(self) -> tuple[Tensor, ...]:
+        """Weight and bias of each inner layer in turn."""
+        return tuple(parameter for layer in self.inner for parameter in layer.parameters())
+
     def features(self, z: Tensor, drive: Tensor | None = None) -> Tensor:
         """The MLP before its last layer: (stream, hidden) -> (stream, width)."""
         act = ACTIVATIONS[self.activation]

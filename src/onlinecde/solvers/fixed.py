@@ -30,7 +30,7 @@ class PlainContraction:
 
     def __init__(self, field: VectorField, chain: Chain) -> None:
         self.field, self.chain = field, chain
-        self.weights = tuple(field.parameters())
+        self.weights: tuple[Tensor, ...] = tuple(field.parameters())
 
     def at(
         self, piece: int, weights: tuple[Tensor, ...]
@@ -103,7 +103,7 @@ class _Exact(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         chain, table, how = ctx.chain, ctx.table, ctx.how
         knots, *weights = ctx.saved_tensors
         need_time, need_slopes, need_drive = ctx.needs_input_grad[4:7]

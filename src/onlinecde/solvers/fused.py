@@ -49,8 +49,7 @@ def trajectory(chain: Chain, field: MLPVectorField, table: Tableau, z0: Tensor) 
 
 def weights_of(field: MLPVectorField) -> tuple[Tensor, ...]:
     """The tensors the kernels read, in their order; what the field sees of the path comes as drive."""
-    inner = [tensor for layer in field.inner for tensor in (layer.weight, layer.bias)]
-    return (*inner, field.weight, field.bias)  # pyright: ignore[reportReturnType]
+    return (*field.inner_weights(), field.weight, field.bias)
 
 
 def pack(field: MLPVectorField, weights: tuple[Tensor, ...], gradient: bool) -> PackedField:
@@ -148,7 +147,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         from onlinecde.kernels import cpu
 
         chain = ctx.chain

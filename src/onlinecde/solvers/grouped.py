@@ -40,13 +40,12 @@ class GroupedContraction:
         self.field, self.chain = field, chain
         self.parts = 2 if chain.counts else 1
         values = (chain.channels - 1) // self.parts
-        inner = [tensor for layer in field.inner for tensor in (layer.weight, layer.bias)]
         # (part, value, hidden, width) -> (value, width, part * hidden)
         grouped = field.weight[1:].view(self.parts, values, field.hidden, field.width)
         grouped = grouped.permute(1, 3, 0, 2).reshape(values, field.width, -1)
         offset = field.bias[1:].view(self.parts, values, field.hidden).transpose(0, 1)
         self.weights: tuple[Tensor, ...] = (
-            *inner,
+            *field.inner_weights(),
             field.weight[0],
             field.bias[0],
             grouped,

@@ -12,7 +12,7 @@ from torch import Tensor
 from onlinecde.solvers import adaptive, adjoint, fixed, fused
 from onlinecde.solvers.adaptive import SolverError, Tolerance
 from onlinecde.solvers.chain import Chain
-from onlinecde.solvers.fields import VectorField
+from onlinecde.solvers.fields import MLPVectorField, VectorField
 from onlinecde.solvers.tableau import Tableau, tableau
 
 Gradient = Literal["exact", "backprop", "adjoint"]
@@ -50,7 +50,6 @@ class Integrator:
     gradient: Gradient
     backend: Backend
 
-    @torch.compiler.disable
     def run(
         self,
         chain: Chain,
@@ -64,6 +63,11 @@ class Integrator:
         A compiled program calls it as it is: unrolling hundreds of stages would gain nothing.
         `where(place, s)` names the stream at a place and the time at parameter s, for errors.
         """
+        if torch.compiler.is_dynamo_compiling():
+            # Marking a function opaque loads the compiler, so it is done only under it.
+            from onlinecde.solvers.opaque import run
+
+            return run(self, chain, field, z0, where, across)  # pyright: ignore[reportCallIssue]
         if self.tolerance is None:
             return self._fixed(chain, field, z0, where)
         return self._adaptive(chain, field, z0, where, self.tolerance, across)
@@ -72,11 +76,11 @@ class Integrator:
         self, chain: Chain, field: VectorField, z0: Tensor, where: Callable[[int, float], str]
     ) -> Solution:
         reason = fused.why_not(field, chain, z0, self.gradient, self.backend)
-        if reason is None:
+        if reason is None and isinstance(field, MLPVectorField):
             z = fused.trajectory(chain, field, self.table, z0)
-            name, reason = "cpu", "an MLPVectorField on the CPU with fixed steps"
+            name, why = "cpu", "an MLPVectorField on the CPU with fixed steps"
         else:
-            name = "torch"
+            name, why = "torch", reason or ""
             if self.gradient == "adjoint":
                 with torch.no_grad():
                     knots = fixed.trajectory(chain, field, self.table, z0, exact=False)
@@ -89,7 +93,7 @@ class Integrator:
             leg = torch.arange(chain.time_steps.shape[0], device=chain.lengths.device)[:, None]
             real = leg < (chain.lengths + 1)[None, :] // 2
             taken = (chain.time_steps * real).sum(0) + chain.lengths // 2 * chain.steps
-        return Solution(z, taken * self.table.stages, taken, torch.zeros_like(taken), name, reason)
+        return Solution(z, taken * self.table.stages, taken, torch.zeros_like(taken), name, why)
 
     def _adaptive(
         self,

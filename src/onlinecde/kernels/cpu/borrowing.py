@@ -5,10 +5,11 @@ live row. A borrowed tuple has the same data and counts nothing; its owner must 
 """
 
 from numba import types
-from numba.extending import intrinsic
+
+from onlinecde.kernels.cpu.compiled import instruction
 
 
-@intrinsic
+@instruction
 def borrow(typingctx, owner):
     """The same tuple with arrays that own nothing. Call `keep_alive(owner)` after the last use."""
 
@@ -24,7 +25,7 @@ def borrow(typingctx, owner):
     return owner(owner), generate
 
 
-@intrinsic
+@instruction
 def keep_alive(typingctx, owner):
     """Nothing, but numba frees nothing of `owner` before it."""
     return types.void(owner), lambda context, builder, sig, args: context.get_dummy_value()

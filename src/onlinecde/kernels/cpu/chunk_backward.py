@@ -48,11 +48,17 @@ def backward_chunk(packed, method, whole_path, steps, z, gz, chunk, weights, gra
     """
     field, tableau, path = borrow(packed), borrow(method), borrow(whole_path)
     tall, hidden, dtype = field.tall, field.hidden, field.weights.dtype
-    first, stride, count = chunk.first, chunk.stride, chunk.count
-    entries, stage_count, degree = most_entries(path, chunk), tableau.b.size, path.slopes.shape[0] - 1
+    first, stride, count = chunk.first, chunk.stride, chunk.streams
+    entries, stage_count, degree = (
+        most_entries(path, chunk),
+        tableau.b.size,
+        path.slopes.shape[0] - 1,
+    )
     own_moves = new_moves(count, entries, field.channels, degree, field.weights)
     own_stages = new_stages(field, stage_count, count, entries, True, path.drive.size > 0)
-    own_pull = new_pull(field, stage_count, count, entries, degree, gradients.slopes.size > 0, weights)
+    own_pull = new_pull(
+        field, stage_count, count, entries, degree, gradients.slopes.size > 0, weights
+    )
     moves, stages, pull = borrow(own_moves), borrow(own_stages), borrow(own_pull)
     most = steps
     for row in range(path.time_steps.shape[0]):
@@ -79,7 +85,9 @@ def backward_chunk(packed, method, whole_path, steps, z, gz, chunk, weights, gra
             take_rows(moves, rows, tape[number], stages.z, tall)
             step(field, tableau, path.drive, piece, chunk, moves, rows, stages)
             if turn < last:
-                copy_row(tape, number * count * tall, tape, (number + 1) * count * tall, active * tall)
+                copy_row(
+                    tape, number * count * tall, tape, (number + 1) * count * tall, active * tall
+                )
                 put_rows(moves, rows, stages.z, tape[number + 1], tall)
             else:
                 take_rows(moves, rows, g, pull.z, tall)

@@ -57,7 +57,8 @@ def _add_parts(tall, tableau, path, piece, chunk, moves, stages, projection, par
                 for s in range(tableau.b.size):
                     u_start = s * stages.u.shape[1] + entry * tall
                     share = tableau.b[s] * stages.dx[s, entry]
-                    parts[piece, stream, channel, output] += share * dot(projection, output * tall, stages.u, u_start, tall)
+                    moved = dot(projection, output * tall, stages.u, u_start, tall)
+                    parts[piece, stream, channel, output] += share * moved
         listed += 1
 
 
@@ -69,10 +70,12 @@ def forward_chunk(packed, method, whole_path, steps, z, chunk, projection, parts
     """
     field, tableau, path = borrow(packed), borrow(method), borrow(whole_path)
     tall, hidden = field.tall, field.hidden
-    first, stride, count = chunk.first, chunk.stride, chunk.count
+    first, stride, count = chunk.first, chunk.stride, chunk.streams
     entries = count * field.channels
     own_moves = new_moves(count, entries, field.channels, path.slopes.shape[0] - 1, field.weights)
-    own_stages = new_stages(field, tableau.b.size, count, entries, parts.size > 0, path.drive.size > 0)
+    own_stages = new_stages(
+        field, tableau.b.size, count, entries, parts.size > 0, path.drive.size > 0
+    )
     moves, stages = borrow(own_moves), borrow(own_stages)
     state = np.empty(count * tall, field.weights.dtype)
     for n in range(count):

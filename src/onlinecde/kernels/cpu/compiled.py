@@ -2,10 +2,19 @@
 
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from numba import cfunc, njit
+from numba.extending import intrinsic
 
-_SOURCES = sha256(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))))
+_SOURCES = sha256(
+    b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
+)
+
+_entry_points: list[Any] = []  # an address is good for as long as its owner lives
+
+instruction: Any = intrinsic
+"""numba's decorator for code that is written as LLVM instructions."""
 
 
 def kernel(function):
@@ -23,7 +32,9 @@ def part(function):
 
     LLVM puts it in line, because handing on a tuple of arrays costs more than most of them do.
     """
-    return njit(error_model="numpy", forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    return njit(
+        error_model="numpy", forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True
+    )(function)
 
 
 def entry_point(function, signature) -> int:
@@ -32,7 +43,9 @@ def entry_point(function, signature) -> int:
     numba compiles every callee again into each of its callers, and their callers. What is big and called from
     many places is compiled once instead, and called by its address.
     """
-    return cfunc(signature, cache=True, error_model="numpy")(_stamped(function)).address
+    compiled: Any = cfunc(signature, cache=True, error_model="numpy")(_stamped(function))
+    _entry_points.append(compiled)
+    return compiled.address
 
 
 def _stamped(function):

@@ -13,9 +13,9 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, overload, register_jitable
+from numba.extending import overload, register_jitable
 
-from onlinecde.kernels.cpu.compiled import part
+from onlinecde.kernels.cpu.compiled import instruction, part
 
 RELU, SILU, TANH, SOFTPLUS = range(4)
 ACTIVATIONS = {"relu": RELU, "silu": SILU, "tanh": TANH, "softplus": SOFTPLUS}
@@ -24,21 +24,20 @@ ACTIVATIONS = {"relu": RELU, "silu": SILU, "tanh": TANH, "softplus": SOFTPLUS}
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
 _CLAMP = np.float32(7.9)
-_P = tuple(np.float32(c) for c in (1.626271778635056, 0.21034880684179752, 0.004814534584783884, 1.8753904818444055e-05))
-_Q = tuple(
-    np.float32(c)
-    for c in (1.6262719914244306, 0.7524377363975595, 0.03879322599936431, 0.0003903248496554023, 4.053560236238148e-07)
-)
+_P = tuple(map(np.float32, (1.6262718, 0.210348807, 0.00481453458, 1.87539048e-05)))
+_Q = tuple(map(np.float32, (1.626272, 0.752437736, 0.038793226, 0.00039032485, 4.05356024e-07)))
 
 
-@intrinsic
+@instruction
 def fma(typingctx, a, b, c):
     """a * b + c, rounded once where the machine can."""
 
     def generate(context, builder, sig, args):
         element = context.get_data_type(sig.return_type)
         name = f"llvm.fmuladd.f{sig.return_type.bitwidth}"
-        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(element, [element] * 3), name)
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(element, [element] * 3), name
+        )
         return builder.call(function, args)
 
     widest = max(a, b, c, key=lambda number: number.bitwidth)
@@ -67,7 +66,7 @@ def _tanh_for(x):
 
 @part
 def tanh(x):
-    """x = tanh(x), flat."""
+    """Replace each element by its tanh."""
     for i in range(x.size):
         x[i] = _tanh(x[i])
 

@@ -51,7 +51,9 @@ def _list_row(pointer, channel, dx, first, count, channels, moves):
 
 
 @kernel
-def _advance_chunk(packed, method, steps, z, dt, time_steps, pointer, channel, dx, drive, middle, new, first, count):
+def _advance_chunk(
+    packed, method, steps, z, dt, time_steps, pointer, channel, dx, drive, middle, new, first, count
+):
     """Fill middle and new (stream, hidden) from z for `count` streams; -1 when a channel does not exist."""
     field, tableau = borrow(packed), borrow(method)
     tall, hidden = field.tall, field.hidden
@@ -124,29 +126,57 @@ def advance_time(
 ) -> np.ndarray:
     """One time leg of each stream: z (stream, hidden) at a moment between observations. drive: (2, stream, width)."""
     nothing = np.empty(0, field.dtype)
-    return _advance(field, method, z, dt, _NO_INDEX, _NO_INDEX, nothing, time_steps, drive, 1, threads)[0]
+    return _advance(
+        field, method, z, dt, _NO_INDEX, _NO_INDEX, nothing, time_steps, drive, 1, threads
+    )[0]
 
 
 def _advance(field, method, z, dt, pointer, channel, dx, time_steps, drive, steps, threads):
     dtype = field.dtype
-    z, dt, dx = np.ascontiguousarray(z, dtype), np.ascontiguousarray(dt, dtype), np.ascontiguousarray(dx, dtype)
-    pointer, channel = np.ascontiguousarray(pointer, np.int64), np.ascontiguousarray(channel, np.int64)
+    z, dt, dx = (
+        np.ascontiguousarray(z, dtype),
+        np.ascontiguousarray(dt, dtype),
+        np.ascontiguousarray(dx, dtype),
+    )
+    pointer, channel = (
+        np.ascontiguousarray(pointer, np.int64),
+        np.ascontiguousarray(channel, np.int64),
+    )
     time_steps = _NO_STEPS if time_steps is None else np.ascontiguousarray(time_steps, np.int32)
-    drive = np.empty((0, 0, 0, 0), dtype) if drive is None else np.ascontiguousarray(drive, dtype)[None]
+    drive = (
+        np.empty((0, 0, 0, 0), dtype) if drive is None else np.ascontiguousarray(drive, dtype)[None]
+    )
     streams, legs = z.shape[0], 2 if pointer.size else 1
     if z.shape[1] != field.hidden or dt.shape != (streams,) or time_steps.size not in (0, streams):
-        raise ValueError(f"z {z.shape}, dt {dt.shape} and time_steps {time_steps.shape} do not fit the field or each other")
+        raise ValueError(f"z {z.shape}, dt {dt.shape} and time_steps {time_steps.shape} do not fit")
     if legs == 2 and (pointer.size != streams + 1 or pointer[-1] > min(channel.size, dx.size)):
-        raise ValueError(f"pointer {pointer.shape} does not fit {streams} streams and {min(channel.size, dx.size)} entries")
+        raise ValueError(
+            f"pointer {pointer.shape} does not fit {streams} streams and {dx.size} entries"
+        )
     if drive.size and drive.shape[1:] != (legs + 1, streams, field.compiled.width):
-        raise ValueError(f"drive {drive.shape[1:]} must be ({legs + 1}, {streams}, {field.compiled.width})")
+        raise ValueError(
+            f"drive {drive.shape[1:]} must be ({legs + 1}, {streams}, {field.compiled.width})"
+        )
     middle = np.empty_like(z)
     new = np.empty_like(z) if legs == 2 else middle
 
     def work(first):
         count = min(CHUNK, streams - first)
         failed = _advance_chunk(
-            field.compiled, method, steps, z, dt, time_steps, pointer, channel, dx, drive, middle, new, first, count
+            field.compiled,
+            method,
+            steps,
+            z,
+            dt,
+            time_steps,
+            pointer,
+            channel,
+            dx,
+            drive,
+            middle,
+            new,
+            first,
+            count,
         )
         if failed:
             raise ValueError(f"a channel is not between 1 and {field.channels - 1}")

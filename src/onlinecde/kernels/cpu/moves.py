@@ -13,11 +13,11 @@ from onlinecde.kernels.cpu.elementwise import fma
 
 
 class Chunk(NamedTuple):
-    """Every `stride`-th stream from `first` on, `count` of them."""
+    """Every `stride`-th stream from `first` on, so many of them."""
 
     first: int
     stride: int
-    count: int
+    streams: int
 
 
 class Moves(NamedTuple):
@@ -45,14 +45,20 @@ class Moves(NamedTuple):
 def new_moves(streams, entries, channels, degree, like):
     """Room for the moves of so many streams and entries, in the dtype of `like`."""
     return Moves(
-        np.empty(streams, np.int64), np.empty(streams, like.dtype), np.empty(streams, like.dtype),
-        np.empty(channels + 1, np.int64), np.empty(channels + 1, np.int64), np.empty(entries + 1, np.int64), np.empty((degree + 1, entries + 1), like.dtype),
         np.empty(streams, np.int64),
-    )  # fmt: skip
+        np.empty(streams, like.dtype),
+        np.empty(streams, like.dtype),
+        np.empty(channels + 1, np.int64),
+        np.empty(channels + 1, np.int64),
+        np.empty(entries + 1, np.int64),
+        np.empty((degree + 1, entries + 1), like.dtype),
+        np.empty(streams, np.int64),
+    )
 
 
 @part
 def is_time_leg(path, piece):
+    """Whether only time moves on the piece."""
     return path.rectilinear and piece % 2 == 0
 
 
@@ -171,12 +177,12 @@ def set_step(moves, count, step, steps):
 @part
 def most_entries(path, chunk):
     """The largest number of moved entries on any piece of the chunk."""
-    most = chunk.count
+    most = chunk.streams
     for at in range(path.moved.shape[0]):
         entries = 0
         for channel in range(path.moved.shape[1]):
             moved = path.moved[at, channel, chunk.first :: chunk.stride]
-            for n in range(chunk.count):
+            for n in range(chunk.streams):
                 entries += moved[n]
         most = max(most, entries)
     return most

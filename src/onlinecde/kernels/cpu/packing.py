@@ -111,7 +111,9 @@ class PackedField:
     dtype: np.dtype
 
     def __reduce__(self):
-        raise TypeError("a PackedField holds addresses of this process; send the weights and pack them there")
+        raise TypeError(
+            "a PackedField holds addresses of this process; send the weights and pack them there"
+        )
 
     @property
     def hidden(self) -> int:
@@ -130,7 +132,9 @@ class FieldGradient(NamedTuple):
     column_biases: np.ndarray
 
 
-def pack_field(layers, columns, column_biases, *, activation="relu", final="tanh", gradient=True) -> PackedField:
+def pack_field(
+    layers, columns, column_biases, *, activation="relu", final="tanh", gradient=True
+) -> PackedField:
     """Pack h = act(W_L ... act(W_1 z + b_1)), f_j = final(V_j h + c_j).
 
     layers: (weight (width, inputs), bias (width,)) for each hidden layer; inputs is hidden for the first.
@@ -155,7 +159,8 @@ def pack_field(layers, columns, column_biases, *, activation="relu", final="tanh
     for i, (weight, bias) in enumerate(layers):
         weight, bias = np.ascontiguousarray(weight, dtype), np.ascontiguousarray(bias, dtype)
         if weight.shape != (width, width if i else hidden) or bias.shape != (width,):
-            raise ValueError(f"layer {i}: weight {weight.shape}, bias {bias.shape} do not fit hidden {hidden}, width {width}")
+            what = f"weight {weight.shape}, bias {bias.shape}"
+            raise ValueError(f"layer {i}: {what} do not fit hidden {hidden}, width {width}")
         _pack_block(weight, bias, wide, field.weights, start)
         start += (weight.shape[1] + 1) * wide
         if gradient:
@@ -172,7 +177,13 @@ def gradient_size(field: Field) -> int:
 
 def unpack_gradient(field: Field, flat: np.ndarray) -> FieldGradient:
     """Cut a flat gradient into the shapes of the weights."""
-    hidden, width, depth, tall, wide = field.hidden, field.width, field.depth, field.tall, field.wide
+    hidden, width, depth, tall, wide = (
+        field.hidden,
+        field.width,
+        field.depth,
+        field.tall,
+        field.wide,
+    )
     layers, start = [], 0
     for i in range(depth):
         inputs, stride = (width, wide) if i else (hidden, tall)
@@ -182,4 +193,6 @@ def unpack_gradient(field: Field, flat: np.ndarray) -> FieldGradient:
         start += width * stride + wide
     blocks = flat[start:].reshape(field.channels, hidden * wide + tall)
     columns = blocks[:, : hidden * wide].reshape(field.channels, hidden, wide)[:, :, :width]
-    return FieldGradient(layers, np.ascontiguousarray(columns), blocks[:, hidden * wide :][:, :hidden].copy())
+    return FieldGradient(
+        layers, np.ascontiguousarray(columns), blocks[:, hidden * wide :][:, :hidden].copy()
+    )

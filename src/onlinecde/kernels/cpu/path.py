@@ -47,12 +47,26 @@ def rectilinear(pieces, dt, dx, *, moved=None, time_steps=None, drive=None) -> P
     dt = np.ascontiguousarray(dt, dx.dtype)
     longest = int(pieces.max(initial=0))
     if dt.shape[0] < (longest + 1) // 2 or dx.shape[0] < longest // 2 or dt.shape[1] != dx.shape[2]:
-        raise ValueError(f"{longest} pieces need more rows than dt {dt.shape} and dx {dx.shape} hold")
-    steps = np.empty((0, 0), np.int32) if time_steps is None else np.ascontiguousarray(time_steps, np.int32)
+        raise ValueError(
+            f"{longest} pieces need more rows than dt {dt.shape} and dx {dx.shape} hold"
+        )
+    steps = (
+        np.empty((0, 0), np.int32)
+        if time_steps is None
+        else np.ascontiguousarray(time_steps, np.int32)
+    )
     if time_steps is not None and steps.shape != dt.shape:
         raise ValueError(f"time_steps {steps.shape} must be shaped as dt {dt.shape}")
     drive = None if drive is None else np.asarray(drive)[None]
-    return Path(pieces, True, dt, steps, dx[None], _mask(moved, dx[None]), _drive(drive, dx.dtype, longest + 1))
+    return Path(
+        pieces,
+        True,
+        dt,
+        steps,
+        dx[None],
+        _mask(moved, dx[None]),
+        _drive(drive, dx.dtype, longest + 1),
+    )
 
 
 def dense(pieces, slopes, *, moved=None, drive=None) -> Path:
@@ -80,7 +94,9 @@ def dense(pieces, slopes, *, moved=None, drive=None) -> Path:
 def _lengths(pieces, streams):
     pieces = np.ascontiguousarray(pieces, np.int64)
     if pieces.shape != (streams,) or (np.diff(pieces) > 0).any():
-        raise ValueError(f"pieces must be ({streams},), longest stream first; got shape {pieces.shape}")
+        raise ValueError(
+            f"pieces must be ({streams},), longest stream first; got shape {pieces.shape}"
+        )
     return pieces
 
 

@@ -5,9 +5,9 @@ from functools import cache
 import numpy as np
 from llvmlite import ir
 from numba import from_dtype, types
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
-from onlinecde.kernels.cpu.compiled import entry_point
+from onlinecde.kernels.cpu.compiled import entry_point, instruction
 from onlinecde.kernels.cpu.tiles import (
     TILE_ROWS,
     TILE_VECTORS,
@@ -46,7 +46,9 @@ def _product(x, x_stride, x_index, weight, inner, outer, init, init_stride, out,
         column += vectors * lanes
 
 
-def _add_outer(left, left_stride, left_index, right, right_stride, right_index, count, rows, columns, out):
+def _add_outer(
+    left, left_stride, left_index, right, right_stride, right_index, count, rows, columns, out
+):
     lanes = lanes_of(left)
     width = columns // lanes
     panels, least_vectors, more_vectors = _cut(width, TILE_VECTORS)
@@ -90,7 +92,7 @@ def _call(context, builder, types_, args):
     return context.get_dummy_value()
 
 
-@intrinsic
+@instruction
 def product(
     typingctx, address, x, x_start, x_stride, x_index, first, weight, offset, inner, outer, init, init_start,
     init_stride, out, out_start, out_index, also_first, count,
@@ -102,11 +104,13 @@ def product(
     `packing.py`); outer is a multiple of the lanes. The output rows must differ; count must not be 0.
     """
     i = types.int64
-    signature = types.void(i, x, i, i, x_index, i, weight, i, i, i, init, i, i, out, i, out_index, i, i)
+    signature = types.void(
+        i, x, i, i, x_index, i, weight, i, i, i, init, i, i, out, i, out_index, i, i
+    )
     return signature, lambda context, builder, sig, args: _call(context, builder, sig.args, args)
 
 
-@intrinsic
+@instruction
 def add_outer(
     typingctx, address, left, left_start, left_stride, left_index, first, right, right_start, right_stride,
     right_index, also_first, count, rows, columns, out, out_start,
@@ -117,5 +121,7 @@ def add_outer(
     gradient of a weight, summed over streams and stages.
     """
     i = types.int64
-    signature = types.void(i, left, i, i, left_index, i, right, i, i, right_index, i, i, i, i, out, i)
+    signature = types.void(
+        i, left, i, i, left_index, i, right, i, i, right_index, i, i, i, i, out, i
+    )
     return signature, lambda context, builder, sig, args: _call(context, builder, sig.args, args)

@@ -6,12 +6,12 @@ much as the row. Starts count elements; the length is a multiple of the lanes, a
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
+from onlinecde.kernels.cpu.compiled import instruction
 from onlinecde.kernels.cpu.tiles import VectorCode
 
 
-@intrinsic
+@instruction
 def copy_row(typingctx, x, x_start, out, out_start, length):
     """out[out_start:] = x[x_start:]."""
     i = types.int64
@@ -20,7 +20,10 @@ def copy_row(typingctx, x, x_start, out, out_start, length):
     def generate(context, builder, sig, args):
         x, x_start, out, out_start, length = args
         code = VectorCode(context, builder, sig.args[0].dtype)
-        x, out = code.at(code.data(sig.args[0], x), x_start), code.at(code.data(sig.args[2], out), out_start)
+        x, out = (
+            code.at(code.data(sig.args[0], x), x_start),
+            code.at(code.data(sig.args[2], out), out_start),
+        )
 
         def body(n, _):
             code.store(code.load(code.at(x, n)), code.at(out, n))
@@ -32,7 +35,7 @@ def copy_row(typingctx, x, x_start, out, out_start, length):
     return signature, generate
 
 
-@intrinsic
+@instruction
 def clear_row(typingctx, out, out_start, length):
     """out[out_start:] = 0."""
     i = types.int64
@@ -53,7 +56,7 @@ def clear_row(typingctx, out, out_start, length):
     return signature, generate
 
 
-@intrinsic
+@instruction
 def add_scaled(typingctx, x, x_start, scale, out, out_start, length):
     """out[out_start:] += scale * x[x_start:]."""
     i = types.int64
@@ -62,7 +65,10 @@ def add_scaled(typingctx, x, x_start, scale, out, out_start, length):
     def generate(context, builder, sig, args):
         x, x_start, scale, out, out_start, length = args
         code = VectorCode(context, builder, sig.args[0].dtype)
-        x, out = code.at(code.data(sig.args[0], x), x_start), code.at(code.data(sig.args[3], out), out_start)
+        x, out = (
+            code.at(code.data(sig.args[0], x), x_start),
+            code.at(code.data(sig.args[3], out), out_start),
+        )
         scale = code.spread(scale)
 
         def body(n, _):
@@ -76,7 +82,7 @@ def add_scaled(typingctx, x, x_start, scale, out, out_start, length):
     return signature, generate
 
 
-@intrinsic
+@instruction
 def through_column(typingctx, u, u_start, upstream, upstream_start, scale, curve, length):
     """u[u_start:] = scale * upstream[upstream_start:] * (1 + curve * u * u): the gradient before tanh.
 
@@ -96,7 +102,9 @@ def through_column(typingctx, u, u_start, upstream, upstream_start, scale, curve
             place = code.at(u, n)
             value = code.load(place)
             slope = code.fma(builder.fmul(curve, value), value, one)
-            code.store(builder.fmul(builder.fmul(scale, code.load(code.at(upstream, n))), slope), place)
+            code.store(
+                builder.fmul(builder.fmul(scale, code.load(code.at(upstream, n))), slope), place
+            )
             return []
 
         code.loop(code.number(0), length, code.lanes, [], body)
@@ -105,7 +113,7 @@ def through_column(typingctx, u, u_start, upstream, upstream_start, scale, curve
     return signature, generate
 
 
-@intrinsic
+@instruction
 def dot(typingctx, x, x_start, y, y_start, length):
     """The sum of x[x_start:] * y[y_start:]."""
     i = types.int64
@@ -114,7 +122,10 @@ def dot(typingctx, x, x_start, y, y_start, length):
     def generate(context, builder, sig, args):
         x, x_start, y, y_start, length = args
         code = VectorCode(context, builder, sig.args[0].dtype)
-        x, y = code.at(code.data(sig.args[0], x), x_start), code.at(code.data(sig.args[2], y), y_start)
+        x, y = (
+            code.at(code.data(sig.args[0], x), x_start),
+            code.at(code.data(sig.args[2], y), y_start),
+        )
 
         def body(n, held):
             return [code.fma(code.load(code.at(x, n)), code.load(code.at(y, n)), held[0])]
@@ -122,7 +133,9 @@ def dot(typingctx, x, x_start, y, y_start, length):
         (sums,) = code.loop(code.number(0), length, code.lanes, [code.constant(0)], body)
         total = builder.extract_element(sums, ir.Constant(ir.IntType(32), 0))
         for lane in range(1, code.lanes):
-            total = builder.fadd(total, builder.extract_element(sums, ir.Constant(ir.IntType(32), lane)))
+            total = builder.fadd(
+                total, builder.extract_element(sums, ir.Constant(ir.IntType(32), lane))
+            )
         return total
 
     return signature, generate

@@ -24,7 +24,9 @@ def share_out(streams: int, threads: int) -> list[list[Chunk]]:
     """
     workers = max(1, min(threads, streams))
     stride = workers * -(-streams // (workers * CHUNK))
-    every = [Chunk(n, stride, (streams - n + stride - 1) // stride) for n in range(min(stride, streams))]
+    every = [
+        Chunk(n, stride, (streams - n + stride - 1) // stride) for n in range(min(stride, streams))
+    ]
     return [every[n::workers] for n in range(workers)]
 
 
@@ -50,7 +52,10 @@ def run_each(work, items, threads: int) -> None:
 
 
 def _pool(helpers: int) -> ThreadPoolExecutor:
-    key = os.getpid(), helpers  # a forked child must not wait for threads that were not copied with it
+    key = (
+        os.getpid(),
+        helpers,
+    )  # a forked child must not wait for threads that were not copied with it
     with _guard:
         if key not in _pools:
             _pools[key] = ThreadPoolExecutor(helpers, thread_name_prefix="onlinecde-kernel")

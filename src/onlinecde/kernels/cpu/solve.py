@@ -25,17 +25,28 @@ def tableau(a, b, c, dtype) -> Tableau:
     while used > 1 and b[used - 1] == 0:
         used -= 1
     a = np.ascontiguousarray(np.asarray(a, dtype)[:used, :used])
-    return Tableau(a, np.ascontiguousarray(b[:used]), np.ascontiguousarray(np.asarray(c, dtype)[:used]))
+    return Tableau(
+        a, np.ascontiguousarray(b[:used]), np.ascontiguousarray(np.asarray(c, dtype)[:used])
+    )
 
 
-def forward(field: PackedField, path: Path, z0, method: Tableau, *, steps: int = 1, threads: int = 1) -> np.ndarray:
+def forward(
+    field: PackedField, path: Path, z0, method: Tableau, *, steps: int = 1, threads: int = 1
+) -> np.ndarray:
     """z (knot, stream, hidden) at every knot, from z0 (stream, hidden); past its last piece a stream stands still."""
     nothing = np.empty((0, 0), field.dtype)
     return _forward(field, path, z0, method, steps, threads, nothing, nothing.reshape(0, 0, 0, 0))
 
 
 def contributions(
-    field: PackedField, path: Path, z0, method: Tableau, projection, *, steps: int = 1, threads: int = 1
+    field: PackedField,
+    path: Path,
+    z0,
+    method: Tableau,
+    projection,
+    *,
+    steps: int = 1,
+    threads: int = 1,
 ) -> tuple[np.ndarray, np.ndarray]:
     """z as `forward` gives it, and how much each channel moved `projection @ z` on each piece.
 
@@ -84,8 +95,14 @@ def backward(
     if field.compiled.transposed.size == 0:
         raise ValueError("the field was packed with gradient=False")
     gz, z = np.ascontiguousarray(gz, field.dtype), np.ascontiguousarray(z, field.dtype)
-    if z.shape != gz.shape or z.shape != (path.pieces.max(initial=0) + 1, path.pieces.size, field.hidden):
-        raise ValueError(f"z {z.shape} and its gradient {gz.shape} must be what `forward` returned for this path")
+    if z.shape != gz.shape or z.shape != (
+        path.pieces.max(initial=0) + 1,
+        path.pieces.size,
+        field.hidden,
+    ):
+        raise ValueError(
+            f"z {z.shape} and its gradient {gz.shape} must be what `forward` returned for this path"
+        )
     streams = path.pieces.size
     nothing = np.empty((0, 0), field.dtype)
     wanted = path_gradient
@@ -120,6 +137,8 @@ def _check(field: PackedField, path: Path, method: Tableau) -> None:
     if channels != field.channels:
         raise ValueError(f"the path has {channels} channels, the field {field.channels}")
     if not field.dtype == path.dtype == method.b.dtype:
-        raise TypeError(f"field {field.dtype}, path {path.dtype} and method {method.b.dtype} must be of one dtype")
+        raise TypeError(
+            f"field {field.dtype}, path {path.dtype} and method {method.b.dtype} must be of one dtype"
+        )
     if path.drive.size and path.drive.shape[2:] != (path.pieces.size, field.compiled.width):
         raise ValueError(f"drive {path.drive.shape} must end in (stream, width)")

@@ -59,7 +59,10 @@ def new_stages(field, stages, rows, entries, keep, driven):
         np.empty(rows * tall, like.dtype),
         np.empty((slots, rows * tall), like.dtype),
         np.empty((slots * field.depth, rows * wide), like.dtype),
-        np.empty((slots * field.depth, rows * wide if keep and field.activation == SILU else 0), like.dtype),
+        np.empty(
+            (slots * field.depth, rows * wide if keep and field.activation == SILU else 0),
+            like.dtype,
+        ),
         np.empty((slots, (entries if keep else rows) * tall), like.dtype),
         np.empty((stages, rows * tall), like.dtype),
         np.empty((slots, entries), like.dtype),
@@ -90,7 +93,11 @@ def set_driven(field, drive, piece, chunk, moves, rows, stage_c, out):
         base = row * field.wide
         for i in range(field.width):
             if drive.shape[0] == 1:
-                value = fma(at, drive[0, piece + 1, stream, i] - drive[0, piece, stream, i], drive[0, piece, stream, i])
+                value = fma(
+                    at,
+                    drive[0, piece + 1, stream, i] - drive[0, piece, stream, i],
+                    drive[0, piece, stream, i],
+                )
             else:
                 value = drive[drive.shape[0] - 1, piece, stream, i]
                 for power in range(drive.shape[0] - 2, -1, -1):
@@ -117,7 +124,9 @@ def hidden_layers(field, stages, slot, rows, driven):
             field.product, x, 0, tall if first else wide, stages.identity, 0, field.weights, start, inner, wide,
             init, init_start, init_stride, out, 0, stages.identity, 0, rows,
         )  # fmt: skip
-        activate(field.activation, out[: rows * wide], stages.kept[slot * depth + layer][: rows * wide])
+        activate(
+            field.activation, out[: rows * wide], stages.kept[slot * depth + layer][: rows * wide]
+        )
         start += (inner + 1) * wide
 
 

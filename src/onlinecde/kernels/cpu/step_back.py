@@ -113,7 +113,9 @@ def _layers_back(field, stages, s, rows, pull):
         slot = s * depth + layer
         g = pull.h[slot]
         size = rows * wide
-        through_activation(field.activation, g[:size], stages.h[slot][:size], stages.kept[slot][:size])
+        through_activation(
+            field.activation, g[:size], stages.h[slot][:size], stages.kept[slot][:size]
+        )
         outer = wide if layer > 0 else tall
         out = pull.h[slot - 1] if layer > 0 else pull.y[s]
         start -= field.width * outer
@@ -149,12 +151,18 @@ def _add_weight_gradients(field, stages, moves, rows, count, pull):
         for s in range(count):
             for row in range(rows):
                 left[s * rows + row] = (s * depth + layer) * capacity + row
-                right[s * rows + row] = ((s * depth + layer - 1) if layer > 0 else s) * capacity + row
+                right[s * rows + row] = (
+                    (s * depth + layer - 1) if layer > 0 else s
+                ) * capacity + row
         if layer > 0:
-            _add_linear(field, pull.h, wide, stages.h, wide, count * rows, field.width, wide, pull, start)
+            _add_linear(
+                field, pull.h, wide, stages.h, wide, count * rows, field.width, wide, pull, start
+            )
             start += (field.width + 1) * wide
         else:
-            _add_linear(field, pull.h, wide, stages.y, tall, count * rows, field.width, tall, pull, start)
+            _add_linear(
+                field, pull.h, wide, stages.y, tall, count * rows, field.width, tall, pull, start
+            )
             start += field.width * tall + wide
     listed = 0
     while moves.moved[listed] >= 0:
@@ -164,9 +172,13 @@ def _add_weight_gradients(field, stages, moves, rows, count, pull):
         for s in range(count):
             for entry in range(size):
                 left[s * size + entry] = s * entries + first + entry
-                right[s * size + entry] = (s * depth + depth - 1) * capacity + moves.row[first + entry]
+                right[s * size + entry] = (s * depth + depth - 1) * capacity + moves.row[
+                    first + entry
+                ]
         place = start + channel * (field.hidden * wide + tall)
-        _add_linear(field, stages.u, tall, stages.h, wide, count * size, field.hidden, wide, pull, place)
+        _add_linear(
+            field, stages.u, tall, stages.h, wide, count * size, field.hidden, wide, pull, place
+        )
         listed += 1
 
 

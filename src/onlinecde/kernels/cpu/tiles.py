@@ -13,7 +13,8 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+from onlinecde.kernels.cpu.compiled import instruction
 
 _FEATURES = llvm.get_host_cpu_features()
 _WIDE = bool(_FEATURES.get("avx512f"))
@@ -28,7 +29,7 @@ _I64 = ir.IntType(64)
 _I32 = ir.IntType(32)
 
 
-@intrinsic
+@instruction
 def lanes_of(typingctx, pointer):
     """Numbers in a vector register, for a pointer to numbers."""
 
@@ -38,10 +39,12 @@ def lanes_of(typingctx, pointer):
     return types.int64(pointer), generate
 
 
-@intrinsic
+@instruction
 def offset_by(typingctx, pointer, elements):
     """pointer + elements."""
-    return pointer(pointer, types.int64), lambda context, builder, sig, args: builder.gep(args[0], [args[1]])
+    return pointer(pointer, types.int64), lambda context, builder, sig, args: builder.gep(
+        args[0], [args[1]]
+    )
 
 
 class VectorCode:
@@ -71,7 +74,9 @@ class VectorCode:
         """The address `pointer + sum of terms`, in elements; a term is a number, or a pair to multiply."""
         for term in terms:
             if isinstance(term, tuple):
-                term = self.builder.mul(*(self.number(t) if isinstance(t, int) else t for t in term))
+                term = self.builder.mul(
+                    *(self.number(t) if isinstance(t, int) else t for t in term)
+                )
             elif isinstance(term, int):
                 term = self.number(term)
             pointer = self.builder.gep(pointer, [term])
@@ -157,9 +162,21 @@ def _multiply(code, x_rows, weight, inner, sums, vectors):
     return code.loop(code.number(0), inner, 1, sums, body)
 
 
-@intrinsic
+@instruction
 def product_tile(
-    typingctx, x, x_stride, x_index, weight, inner, init, init_stride, out, out_stride, out_index, rows, vectors
+    typingctx,
+    x,
+    x_stride,
+    x_index,
+    weight,
+    inner,
+    init,
+    init_stride,
+    out,
+    out_stride,
+    out_index,
+    rows,
+    vectors,
 ):
     """out[out_index[r]] = init[out_index[r]] + x[x_index[r]] @ weight, for r < rows.
 
@@ -170,7 +187,20 @@ def product_tile(
     signature = types.void(x, i, x_index, weight, i, init, i, out, i, out_index, i, i)
 
     def generate(context, builder, sig, args):
-        x, x_stride, x_index, weight, inner, init, init_stride, out, out_stride, out_index, rows, vectors = args
+        (
+            x,
+            x_stride,
+            x_index,
+            weight,
+            inner,
+            init,
+            init_stride,
+            out,
+            out_stride,
+            out_index,
+            rows,
+            vectors,
+        ) = args
         code = VectorCode(context, builder, sig.args[0].dtype)
 
         def tile(rows, vectors):
@@ -190,9 +220,20 @@ def product_tile(
     return signature, generate
 
 
-@intrinsic
+@instruction
 def outer_tile(
-    typingctx, left, left_stride, left_index, right, right_stride, right_index, count, out, out_stride, rows, vectors
+    typingctx,
+    left,
+    left_stride,
+    left_index,
+    right,
+    right_stride,
+    right_index,
+    count,
+    out,
+    out_stride,
+    rows,
+    vectors,
 ):
     """out[r] += sum over t < count of left[left_index[t], r] * right[right_index[t]], for r < rows.
 
@@ -202,7 +243,19 @@ def outer_tile(
     signature = types.void(left, i, left_index, right, i, right_index, i, out, i, i, i)
 
     def generate(context, builder, sig, args):
-        left, left_stride, left_index, right, right_stride, right_index, count, out, out_stride, rows, vectors = args
+        (
+            left,
+            left_stride,
+            left_index,
+            right,
+            right_stride,
+            right_index,
+            count,
+            out,
+            out_stride,
+            rows,
+            vectors,
+        ) = args
         code = VectorCode(context, builder, sig.args[0].dtype)
 
         def tile(rows, vectors):

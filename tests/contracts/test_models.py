@@ -1,0 +1,121 @@
+"""Every model keeps the eight contracts, in float32 and float64."""
+
+import pytest
+import torch
+
+import onlinecde as oc
+from onlinecde.audit.contract_checks import batch_independence
+from onlinecde.models import MODELS
+
+SMALL = {"channels": 3, "hidden": 5, "outputs": 2}
+CDE = {**SMALL, "width": 6}
+MODELS_AND_SETTINGS = [
+    ("NeuralCDE", CDE),
+    ("NeuralCDE", {**CDE, "counts": False}),
+    ("NeuralCDE", {**CDE, "static": 2}),
+    ("NeuralCDE", {**CDE, "field_sees_path": True}),
+    ("NeuralCDE", {**CDE, "readout_sees_path": True}),
+    ("NeuralCDE", {**CDE, "readout_width": 4}),
+    ("NeuralCDE", {**CDE, "max_step": 0.4}),
+    ("NeuralCDE", {**CDE, "count_scale": "log", "clip": 2.0, "gain": 0.5, "depth": 1}),
+    ("NeuralCDE", {**CDE, "method": "dopri5", "rtol": 0.1, "atol": 0.01}),
+    ("NeuralCDE", {**CDE, "control": "linear"}),
+    ("NeuralCDE", {**CDE, "control": "linear", "field_sees_path": True, "static": 1}),
+    ("NeuralCDE", {**CDE, "control": "hermite"}),
+    ("NeuralCDE", {**CDE, "control": "hermite", "counts": False, "field_sees_path": True}),
+    ("NeuralCDE", {**CDE, "control": "natural_cubic"}),
+    ("NeuralCDE", {**CDE, "control": "natural_cubic", "readout_sees_path": True, "static": 1}),
+    ("GRU", SMALL),
+    ("GRU", {**SMALL, "layers": 2, "static": 2}),
+    ("GRUdt", SMALL),
+    ("GRUdtIntensity", {**SMALL, "readout_width": 4}),
+    ("GRUD", SMALL),
+    ("GRUD", {**SMALL, "static": 2}),
+    ("ODERNN", {**SMALL, "width": 6}),
+    ("ODERNN", {**SMALL, "width": 6, "max_step": 0.4, "static": 2}),
+    ("ODERNN", {**SMALL, "width": 6, "method": "dopri5", "rtol": 0.1, "atol": 0.01}),
+]
+ONLINE = {"natural_cubic": 5, "linear": 7, "hermite": 7}
+"""How many contracts apply: none that run an offline model, no single events to whole rows."""
+
+
+def named(case):
+    name, settings = case
+    told = [f"{k}={v}" for k, v in settings.items() if k not in CDE]
+    return " ".join([name, *told])
+
+
+@pytest.fixture(params=MODELS_AND_SETTINGS, ids=named)
+def name_and_settings(request):
+    return request.param
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_all_contracts_hold(name_and_settings, dtype):
+    name, settings = name_and_settings
+    torch.manual_seed(0)
+    model = MODELS[name](**settings).to(dtype)
+    whole = settings.get("control") in ("linear", "hermite")
+    # Adaptive steps take their time: a few short series will do.
+    streams, rows = (2, 4) if "rtol" in settings else (4, 6)
+    missing = 0.0 if whole else 0.4
+    batch = oc.audit.trial_batch_for(model, streams=streams, rows=rows, missing=missing)
+    report = oc.audit.check_model(model, batch)
+    assert report.ok, str(report)
+    asked = sum(result.passed is not None for result in report.results)
+    assert asked == ONLINE.get(settings.get("control"), 8), str(report)
+
+
+def test_every_model_is_among_them():
+    assert {name for name, _ in MODELS_AND_SETTINGS} == set(MODELS)
+    for name in MODELS:
+        assert getattr(oc, name) is MODELS[name]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_contracts_hold_in_the_units_of_fitted_series(name):
+    """Clocks and values far from 0, as an encoding fitted to them expects."""
+    torch.manual_seed(0)
+    model = MODELS[name](channels=2, hidden=4, outputs=1)
+    made = oc.audit.trial_batch(streams=8, rows=6, channels=2, missing=0.3)
+    train = oc.SeriesBatch.from_padded(1e6 + 3600 * made.times, 120 + 15 * made.values)
+    model.encoding.fit(train.to(dtype=torch.float32))
+    report = oc.audit.check_model(model, train.to(dtype=torch.float32))
+    assert report.ok, str(report)
+
+
+def torch_backend_report(seed):
+    torch.manual_seed(seed)
+    model = oc.NeuralCDE(**CDE, backend="torch").double()
+    batch = oc.audit.trial_batch_for(model, seed, streams=2, rows=6, missing=0.5)
+    return oc.audit.check_model(model, batch, seed=seed)
+
+
+def test_the_torch_backend_keeps_all_contracts_but_the_last_bit():
+    report = torch_backend_report(0)
+    assert all(result.passed for result in report.results if result.contract != "adapted")
+
+
+@pytest.mark.xfail(
+    reason="solvers.fixed.contraction chooses between two ways of adding up by the share of values "
+    "observed in the whole chain, so a future event can move the last bit of an earlier output"
+)
+def test_the_torch_backend_is_adapted_to_the_last_bit():
+    for seed in range(4):
+        report = torch_backend_report(seed)
+        assert report.ok, str(report)
+
+
+@pytest.mark.xfail(
+    strict=False,
+    reason="in float32, rounding of products of another shape alone comes to 1e-6 to 2e-6 of the "
+    "largest output at this size",
+)
+def test_a_large_linear_model_is_independent_of_the_batch_to_1e_6():
+    for seed in range(8):
+        torch.manual_seed(seed)
+        model = oc.NeuralCDE(channels=4, hidden=64, outputs=2, control="linear").eval()
+        batch = oc.audit.trial_batch_for(model, seed, rows=30, missing=0.0)
+        with torch.no_grad():
+            found = batch_independence(model, batch, seed)
+        assert found.passed, found.measured

@@ -1,0 +1,80 @@
+"""The online step leaves the package: torch.export, and torch.compile of a training step."""
+
+import pytest
+import torch
+
+import onlinecde as oc
+from onlinecde.models.export import export_online
+
+
+def rows(model, streams, count):
+    torch.manual_seed(streams)
+    for row in range(count):
+        x = torch.randn(streams, model.channels)
+        if model.control == "rectilinear":
+            x[torch.rand(x.shape) < 0.4] = torch.nan
+        yield torch.rand(streams, dtype=torch.float64) + row, x
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"static": 2, "field_sees_path": True, "readout_sees_path": True, "readout_width": 5},
+        {"control": "hermite", "steps": 2},
+    ],
+    ids=str,
+)
+def test_exported_programs_follow_any_number_of_streams(settings, tmp_path):
+    model = oc.NeuralCDE(channels=3, hidden=6, width=5, outputs=2, **settings).eval()
+    programs = export_online(model)
+    torch.export.save(programs.observe, tmp_path / "observe.pt2")
+    observe = torch.export.load(tmp_path / "observe.pt2").module()
+    predict = programs.predict.module()
+    for streams in (1, 5):
+        static = torch.randn(streams, 2) if "static" in settings else None
+        with torch.no_grad():
+            state = model.init_state(streams, static)
+            held = [getattr(state, name) for name in vars(state)]
+            held = [tensor.clone() for tensor in held if tensor is not None]
+            for t, x in rows(model, streams, 4):
+                state = model.observe(state, t, x)
+                held = observe(*held, t, x)
+                torch.testing.assert_close(predict(*held, t + 0.5), model.predict(state, t + 0.5))
+
+
+def test_a_merge_inside_an_exported_program():
+    model = oc.NeuralCDE(channels=2, hidden=4, width=4).eval()
+    observe = export_online(model).observe.module()
+    nan = float("nan")
+    with torch.no_grad():
+        state = model.init_state(1)
+        held = [t.clone() for t in (getattr(state, n) for n in vars(state)) if t is not None]
+        for t, x in ((0.0, [1.0, nan]), (1.0, [nan, 2.0]), (1.0, [3.0, nan])):
+            held = observe(*held, torch.tensor([t], dtype=torch.float64), torch.tensor([x]))
+        together = model.observe(model.observe(state, 0.0, [[1.0, nan]]), 1.0, [[3.0, 2.0]])
+    torch.testing.assert_close(held[0], together.z)
+
+
+def test_steps_chosen_by_the_data_cannot_be_exported():
+    with pytest.raises(ValueError, match="fixed number of steps"):
+        export_online(oc.NeuralCDE(channels=2, max_step=0.5))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_training_step_has_the_same_gradients():
+    torch.manual_seed(0)
+    model = oc.NeuralCDE(channels=3, hidden=6, width=5)
+    batch = oc.SeriesBatch.from_padded(
+        torch.rand(4, 5, dtype=torch.float64).cumsum(1), torch.randn(4, 5, 3)
+    )
+
+    def loss():
+        return model.head.loss(model(batch), torch.ones(4, 5))
+
+    loss().backward()
+    eager = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    torch.compile(loss, backend="aot_eager")().backward()
+    for parameter, wanted in zip(model.parameters(), eager, strict=True):
+        torch.testing.assert_close(parameter.grad, wanted)

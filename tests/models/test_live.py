@@ -1,0 +1,148 @@
+"""The fast way through `observe` and `predict` is the plain way, sooner."""
+
+from dataclasses import fields
+
+import pytest
+import torch
+
+import onlinecde as oc
+from onlinecde.models import StateError, live
+
+VARIANTS = [
+    {},
+    {"counts": False},
+    {"steps": 2},
+    {"max_step": 0.3},
+    {"method": "heun", "activation": "silu"},
+    {"gain": 0.2, "clip": 1.5, "count_scale": "log", "count_gain": 0.3},
+    {"field_sees_path": True, "readout_sees_path": True, "readout_width": 5},
+    {"static": 2},
+]
+
+
+def made(dtype, streams=3, rows=6, **settings):
+    torch.manual_seed(0)
+    times = torch.rand(streams, rows, dtype=torch.float64).cumsum(1)
+    values = torch.randn(streams, rows, 4, dtype=dtype)
+    values[torch.rand(values.shape) < 0.5] = torch.nan
+    static = torch.randn(streams, settings["static"]) if "static" in settings else None
+    batch = oc.SeriesBatch.from_padded(times, values, static=static)
+    model = oc.NeuralCDE(channels=4, hidden=7, width=9, outputs=2, **settings).to(dtype).eval()
+    model.encoding.fit(batch)
+    return model, batch
+
+
+def follow(model, batch, fast):
+    """States and answers after every row, by the kernels or the plain way."""
+    plain = oc.NeuralCDE(**{**model.config, "backend": "torch"}).to(model.dtype).eval()
+    plain.load_state_dict(model.state_dict())
+    chosen = model if fast else plain
+    said = []
+    with torch.no_grad():
+        state = chosen.init_state(len(batch), batch.static)
+        for row in range(batch.times.shape[1]):
+            t, x = batch.times[:, row], batch.values[:, row]
+            assert (live.observe(chosen, state, t, x) is not None) == fast
+            state = chosen.observe(state, t, x)
+            said.append(chosen.predict(state, t + 0.2))
+    return state, torch.stack(said, 1)
+
+
+@pytest.mark.parametrize("settings", VARIANTS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_kernels_and_plain_torch_hold_the_same_state(dtype, settings):
+    model, batch = made(dtype, **settings)
+    (fast, fast_said), (slow, slow_said) = follow(model, batch, True), follow(model, batch, False)
+    close = 1e-12 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(fast_said, slow_said, rtol=close, atol=close)
+    for field in fields(fast):
+        mine, other = getattr(fast, field.name), getattr(slow, field.name)
+        if mine is not None:
+            torch.testing.assert_close(mine, other, rtol=close, atol=close, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_a_live_state_is_the_batch_solve_bit_for_bit(dtype):
+    model, batch = made(dtype, max_step=0.3)
+    with torch.no_grad():
+        path = model.path(batch)
+        z = oc.solve(path, model.field, model.start(path, None), max_step=0.3).z
+        state, _ = follow(model, batch, True)
+    assert torch.equal(state.z, z[:, -1])
+
+
+def test_one_stream_among_many_says_the_same():
+    model, batch = made(torch.float32, streams=40)
+    with torch.no_grad():
+        everyone, _ = follow(model, batch, True)
+        alone, _ = follow(model, batch[17], True)
+    torch.testing.assert_close(everyone.z[17], alone.z[0], rtol=1e-6, atol=1e-6)
+
+
+def test_changed_weights_and_scaling_are_noticed():
+    model, batch = made(torch.float32)
+    with torch.no_grad():
+        _, before = follow(model, batch, True)
+        model.field.weight.mul_(0.5)
+        _, lighter = follow(model, batch, True)
+        _, reference = follow(model, batch, False)
+    assert not torch.allclose(before, lighter)
+    torch.testing.assert_close(lighter, reference, rtol=1e-5, atol=1e-5)
+    model.encoding.fit(batch[:1])
+    _, rescaled = follow(model, batch, True)
+    assert not torch.allclose(lighter, rescaled)
+
+
+def test_the_state_given_is_left_as_it_was():
+    model, batch = made(torch.float32)
+    with torch.no_grad():
+        state = model.observe(model.init_state(3), batch.times[:, 0], batch.values[:, 0])
+        copies = [getattr(state, field.name) for field in fields(state)]
+        kept = [None if tensor is None else tensor.clone() for tensor in copies]
+        model.observe(state, batch.times[:, 1], batch.values[:, 1])
+        model.observe(state, batch.times[:, 0], torch.full((3, 4), torch.nan))
+        model.predict(state, 99.0)
+    for tensor, copy in zip(copies, kept, strict=True):
+        if tensor is not None:
+            torch.testing.assert_close(tensor, copy, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("t", "x", "told"),
+    [
+        (-1.0, [[0.0, 0.0]], "lies before its last row"),
+        (float("nan"), [[0.0, 0.0]], "finite time"),
+        (5.0, [[float("inf"), 0.0]], "channel 0"),
+        (5.0, [[0.0]], "shape"),
+        (1.0, [[7.0, 0.0]], "already has another value"),
+        ([5.0, 6.0], [[0.0, 0.0]], "one time for each"),
+    ],
+)
+def test_bad_observations_are_refused_on_the_fast_way_too(t, x, told):
+    model = oc.NeuralCDE(channels=2, hidden=4, width=4)
+    with torch.no_grad():
+        state = model.observe(model.init_state(), 1.0, [[1.0, float("nan")]])
+        with pytest.raises(StateError, match=told):
+            model.observe(state, t, x)
+
+
+def test_a_state_that_runs_away_is_an_error_and_names_the_stream():
+    model = oc.NeuralCDE(channels=1, hidden=4, width=4)
+    with torch.no_grad():
+        model.field.weight.fill_(1e30)
+        state = model.observe(model.init_state(), 0.0, [[1.0]])
+        model.field.bias.fill_(float("nan"))
+        with pytest.raises(oc.SolverError, match="stream 0 at time 1"):
+            model.observe(state, 1.0, [[2.0]])
+
+
+def test_with_gradients_on_the_state_can_be_differentiated():
+    model, batch = made(torch.float64)
+    state = model.init_state(3)
+    for row in range(3):
+        state = model.observe(state, batch.times[:, row], batch.values[:, row])
+    model.predict(state).sum().backward()
+    online = model.field.weight.grad.clone()
+    model.zero_grad()
+    model(batch)[:, 2].sum().backward()
+    torch.testing.assert_close(online, model.field.weight.grad)
