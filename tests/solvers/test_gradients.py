@@ -158,24 +158,31 @@ def test_max_step_is_steps_where_every_gap_asks_for_the_same():
 @pytest.mark.parametrize("counts", [False, True])
 @pytest.mark.parametrize("gradient", ["exact", "backprop"])
 def test_moved_channels_alone_are_all_channels(monkeypatch, gradient, counts, sees_path):
-    """The grouped product of plain torch at low density = the dense one, gradients too."""
-    from onlinecde.solvers import fixed
+    """Plain torch: gathered legs, whole legs, either by what was observed, and the field's own way."""
+    from onlinecde.solvers import fixed, grouped
 
     z, _, inputs = problem(
-        "rectilinear", (7, 4, 1, 6, 2), observed=0.25, counts=counts, sees_path=sees_path
+        "rectilinear", (7, 4, 1, 6, 2), observed=0.55, counts=counts, sees_path=sees_path
     )
-    settings = {"gradient": gradient, "backend": "torch", "steps": 2}
-    chosen = []
-    choose = fixed.contraction
-    monkeypatch.setattr(fixed, "contraction", lambda *a: chosen.append(choose(*a)) or chosen[-1])
-    grouped = z(**settings)
-    grouped_gradients = gradients(weighed(grouped), *inputs)
-    monkeypatch.setattr(fixed, "DENSE_ABOVE", -1.0)
-    dense = z(**settings)
-    dense_gradients = gradients(weighed(dense), *inputs)
-    assert [type(how) for how in chosen] == [fixed.GroupedContraction, fixed.PlainContraction]
-    torch.testing.assert_close(grouped, dense, **EXACT)
-    assert_all_close(grouped_gradients, dense_gradients, **EXACT)
+
+    def found():
+        solved = z(gradient=gradient, backend="torch", steps=2)
+        return [solved, *gradients(weighed(solved), *inputs)]
+
+    made = []
+    contraction = fixed.contraction
+    with monkeypatch.context() as patched:
+        patched.setattr(fixed, "contraction", fixed.PlainContraction)
+        wanted = found()
+    monkeypatch.setattr(fixed, "contraction", lambda *a: made.append(contraction(*a)) or made[-1])
+    for dense_above in (grouped.DENSE_ABOVE, -1.0, 2.0):
+        monkeypatch.setattr(grouped, "DENSE_ABOVE", dense_above)
+        assert_all_close(found(), wanted, **EXACT)
+    mixed, whole, gathered = ([leg is None for leg in how.legs] for how in made)
+    assert any(mixed)
+    assert not all(mixed)
+    assert all(whole)
+    assert not any(gathered)
 
 
 def test_a_row_with_nothing_observed_moves_time_alone():
@@ -423,3 +430,18 @@ def test_memory_of_the_exact_gradient_does_not_grow_with_channels_or_stages():
 
     assert kept("exact", 1) == kept("exact", 5)
     assert kept("backprop", 5) > 20 * kept("exact", 5)
+
+
+@pytest.mark.parametrize("settings", [EXACT_TORCH, {}, ADAPTIVE], ids=["torch", "auto", "adaptive"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_value_observed_anew_but_unchanged_has_its_gradient(scheme, settings):
+    """Its channel moves by nothing, so it adds nothing to z; how z would change is another matter."""
+    times = torch.tensor([[0.0, 1.0, 1.5]], dtype=D)
+    values = torch.ones(1, 3, 2, dtype=D, requires_grad=True)
+    found = []
+    for gradient in ("exact", "backprop"):
+        path = build(scheme, SeriesBatch.from_padded(times, values))
+        z = solve(path, mlp(path), start(path), **{**settings, "gradient": gradient}).z
+        found += gradients(weighed(z), values)
+    torch.testing.assert_close(*found, **EXACT)
+    assert found[1].all()

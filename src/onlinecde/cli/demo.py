@@ -15,7 +15,9 @@ def demo(
 
     typer.secho("\n1. Four control paths through one partly observed series", bold=True)
     controls(out=out)
-    typer.secho("\n2. Which of them may be used online? Measured, beside the paper's claims", bold=True)
+    typer.secho(
+        "\n2. Which of them may be used online? Measured, beside the paper's claims", bold=True
+    )
     properties()
     typer.secho("\n3. One patient, live: the same numbers as from the whole history", bold=True)
     _follow_one()

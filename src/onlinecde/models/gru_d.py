@@ -81,8 +81,15 @@ class GRUD(RecurrentModel):
         """All h after rows, (row, stream, hidden)."""
         x = fade(rows.values, rows.mask, rows.elapsed, self.value_decay, self.value_decay_bias)
         return decayed_recurrence(
-            x, rows.mask, rows.elapsed, h0[:, 0], self.inward.weight, self.inward.bias,
-            self.recurrent, self.hidden_decay.weight, self.hidden_decay.bias,
+            x,
+            rows.mask,
+            rows.elapsed,
+            h0[:, 0],
+            self.inward.weight,
+            self.inward.bias,
+            self.recurrent,
+            self.hidden_decay.weight,
+            self.hidden_decay.bias,
         )
 
     def update(self, row: Rows, h: Tensor) -> Tensor:

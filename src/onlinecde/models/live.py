@@ -179,10 +179,9 @@ def observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | Non
     )
     if plan.first.any():
         which = torch.from_numpy(plan.first)
-        start = torch.from_numpy(plan.new)[which]
-        if state.static is not None:
-            start = torch.cat([state.static[which], start], 1)
-        before[plan.first] = z[plan.first] = model.initial(start).numpy()
+        static = None if state.static is None else state.static[which]
+        start = model.begin(torch.from_numpy(plan.new)[which], static)
+        before[plan.first] = z[plan.first] = start.numpy()
     if not np.isfinite(z.sum()):
         return None
     kept = plan.held

@@ -179,8 +179,15 @@ class NeuralCDE(OnlineModel[CDEState]):
 
     def start(self, path: Path, static: Tensor | None) -> Tensor:
         """z at the first row, (stream, hidden)."""
-        first = path.rows[:, 0].contiguous()  # as online, down to the last bit
-        return self.initial(first if static is None else torch.cat([static, first], 1))
+        return self.begin(path.rows[:, 0], static)
+
+    def begin(self, row: Tensor, static: Tensor | None) -> Tensor:
+        """z of streams whose first row is X = row (stream, path channel)."""
+        inputs = row if static is None else torch.cat([static, row], 1)
+        # In float64, for its rounding depends on the number of streams, and what follows from it
+        # would carry that on; rounded once, it is the same in a batch, alone and online.
+        weight, bias = self.initial.weight.double(), self.initial.bias.double()
+        return nn.functional.linear(inputs.double().contiguous(), weight, bias).to(row.dtype)
 
     def forward(self, batch: SeriesBatch, at: Any = None, *, final: bool = False) -> Tensor:
         batch = self.prepare(batch)
@@ -254,7 +261,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         began = torch.where(again, state.previous_time, state.time)
         first = began.isnan()
         row = self.row(clock, values, counts)
-        z0 = self.initial(row if state.static is None else torch.cat([state.static, row], 1))
+        z0 = self.begin(row, state.static)
         start = torch.where(merged, state.before, state.z)
         since = torch.where(first, clock, began)
         if self.control == "rectilinear":

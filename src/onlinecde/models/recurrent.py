@@ -125,15 +125,18 @@ class RecurrentModel(OnlineModel[RecurrentState]):
     def rows(self, batch: SeriesBatch) -> Rows:
         """The rows of a batch as the model sees them."""
         values = self.encoding.scale_values(batch.values.transpose(0, 1).contiguous())
-        mask = (~values.isnan()).to(values.dtype)
+        known = values.detach()
+        # NaN alone is not equal to itself.
+        mask = torch.eq(known, known, out=torch.empty_like(known))
         missing, told = 1 - mask, values.nan_to_num(0.0)
         clock = batch.times.T
+        gaps = self.scale_gap(clock.diff(dim=0))[:, :, None].expand(-1, -1, self.channels)
         held, ages = [told[0]], [torch.zeros_like(told[0], dtype=torch.float64)]
-        gaps, still = self.scale_gap(clock.diff(dim=0))[:, :, None], missing.double()
-        for row, gap in enumerate(gaps):
-            # A channel that is observed starts anew; one that is missing stays, and ages.
-            held.append(torch.addcmul(told[row + 1], held[-1], missing[row + 1]))
-            ages.append(torch.addcmul(gap, ages[-1], still[row]))
+        # A channel that is observed starts anew; one that is missing stays as it is, and ages.
+        for now, kept in zip(told[1:], missing[1:], strict=True):
+            held.append(torch.addcmul(now, held[-1], kept))
+        for gap, kept in zip(gaps.contiguous(), missing[:-1].double(), strict=True):
+            ages.append(torch.addcmul(gap, ages[-1], kept))
         return Rows(clock, torch.stack(held), mask, torch.stack(ages).to(mask.dtype))
 
     def start(self, streams: int, static: Tensor | None) -> Tensor:
@@ -148,14 +151,15 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         if self.training and self.channel_dropout:
             batch = drop_channels(batch, self.channel_dropout)
         h = self.trajectory(self.rows(batch), self.start(len(batch), batch.static), batch.streams)
-        stream = torch.arange(len(batch), device=h.device)
         if final:
-            return self.head(h[batch.rows - 1, stream])
+            return self.head(h[batch.rows - 1, torch.arange(len(batch), device=h.device)])
         if at is not None:
             return self._at_times(batch, h, at)
-        outputs = in_blocks(self.head, h)
-        row = torch.arange(len(h), device=h.device)[None, :]
-        return outputs[torch.minimum(row, batch.rows[:, None] - 1), stream[:, None]]
+        outputs = in_blocks(self.head, h).transpose(0, 1)
+        if bool((batch.rows == len(h)).all()):
+            return outputs
+        row = torch.arange(len(h), device=h.device).minimum(batch.rows[:, None] - 1)
+        return outputs.gather(1, row[:, :, None].expand(-1, -1, self.outputs))
 
     def _at_times(self, batch: SeriesBatch, h: Tensor, at: Any) -> Tensor:
         """Outputs (stream, query, output), each carried on from the row before its time."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from onlinecde.solvers.chain import Chain
 from onlinecde.solvers.fields import MLPVectorField, VectorField
-from onlinecde.solvers.grouped import DENSE_ABOVE, GroupedContraction
+from onlinecde.solvers.grouped import GroupedContraction
 from onlinecde.solvers.stepping import piece_data, piece_drive, take_piece
 from onlinecde.solvers.tableau import Tableau
 
@@ -40,13 +40,11 @@ class PlainContraction:
 
 
 def contraction(field: VectorField, chain: Chain) -> Contraction:
-    """Moved channels only where that pays, the field's own contraction otherwise."""
+    """Moved channels only where the field allows it, the field's own contraction otherwise."""
     # Which streams move is data: a traced program must not depend on it.
     tracing = torch.compiler.is_compiling()
     if isinstance(field, MLPVectorField) and chain.observed is not None and not tracing:
-        share = chain.observed.sum() / max(sum(chain.active[1::2]) * chain.observed.shape[2], 1)
-        if share <= DENSE_ABOVE:
-            return GroupedContraction(field, chain)
+        return GroupedContraction(field, chain)
     return PlainContraction(field, chain)
 
 

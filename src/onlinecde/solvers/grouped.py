@@ -17,7 +17,8 @@ from onlinecde.solvers.chain import Chain
 from onlinecde.solvers.fields import ACTIVATIONS, MLPVectorField
 
 DENSE_ABOVE = 0.5
-"""Above this share of observed values, computing all columns is faster than gathering some."""
+"""Above this share of observed values on a leg, computing all its columns is faster than gathering
+some. It is asked leg by leg: what is observed later must not change how a leg is added up."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,16 @@ class GroupedContraction:
         def time_leg(y: Tensor, dx: Tensor, drive: Tensor | None) -> Tensor:
             return last(torch.addmm(time_bias, features(y, drive), time_weight.T)) * dx
 
+        if piece % 2 == 0:
+            return time_leg
         leg = self.legs[piece // 2]
+
+        def whole_leg(y: Tensor, dx: Tensor, drive: Tensor | None) -> Tensor:
+            h = features(y, drive)
+            columns = last(torch.baddbmm(offset, h.expand(grouped.shape[0], -1, -1), grouped))
+            columns = columns.view(grouped.shape[0], h.shape[0], self.parts, -1)
+            shares = dx.view(h.shape[0], self.parts, -1)
+            return torch.einsum("vsph,spv->sh", columns, shares)
 
         def value_leg(y: Tensor, dx: Tensor, drive: Tensor | None) -> Tensor:
             rows = features(y, drive).index_select(0, leg.gather)
@@ -85,11 +95,11 @@ class GroupedContraction:
                 per_sample_weights=dx.reshape(-1)[leg.entries],
             )
 
-        return time_leg if piece % 2 == 0 else value_leg
+        return whole_leg if leg is None else value_leg
 
 
-def _plan(chain: Chain, values: int, parts: int) -> list[_Leg]:
-    """Which rows each leg's product has and where they go; all legs at once."""
+def _plan(chain: Chain, values: int, parts: int) -> list[_Leg | None]:
+    """Which rows each leg's product has and where they go, all legs at once; None: all of them."""
     observed = chain.observed
     assert observed is not None
     legs, streams, _ = observed.shape
@@ -110,8 +120,11 @@ def _plan(chain: Chain, values: int, parts: int) -> list[_Leg]:
     ends = (many.sum(1).cumsum(0) * parts).tolist()
     starts, most = starts.tolist(), most.tolist()
     active = [chain.active[2 * i + 1] for i in range(legs)]
+    moved = many.sum(1).tolist()
     return [
-        _Leg(
+        None
+        if moved[i] > DENSE_ABOVE * active[i] * values
+        else _Leg(
             gather=gather[starts[i] : starts[i + 1]],
             most=most[i],
             bags=bags[(ends[i - 1] if i else 0) : ends[i]],
