@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+import onlinecde as oc
 from benchmarks.timing import (
     Comparison,
     describe,
@@ -30,8 +32,6 @@ from benchmarks.timing import (
     versions,
     write_results,
 )
-
-import onlinecde as oc
 
 
 def peer_backbone() -> Any:
@@ -78,10 +78,7 @@ def theirs(batch: oc.SeriesBatch, hidden: int) -> Callable[[], None]:
     head = torch.nn.Linear(hidden, 1).to(batch.device)
     reader = oc.GRUD(channels=channels, hidden=1).to(batch.device)
     rows = reader.rows(batch)
-    given = [
-        part.transpose(0, 1).contiguous()
-        for part in (rows.values, rows.mask, rows.elapsed)
-    ]
+    given = [part.transpose(0, 1).contiguous() for part in (rows.values, rows.mask, rows.elapsed)]
     values = batch.values.nan_to_num(0.0)
     mean = torch.zeros(channels, device=batch.device)
 
@@ -99,13 +96,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--missing", type=float, default=0.85, help="share of values missing")
     parser.add_argument("--seconds", type=float, default=6.0, help="time for each")
-    parser.add_argument("--threads", type=int, default=1, help="for both")
+    parser.add_argument("--threads", type=int, help="for both; torch's own number unless given")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, help="write the results here as JSON")
     asked = parser.parse_args(arguments)
 
-    # One thread by default: small operations spread over cores that others use wait for them.
-    torch.set_num_threads(asked.threads)
+    if asked.threads:
+        torch.set_num_threads(asked.threads)
     torch.manual_seed(0)
     batch = made_batch(asked.streams, asked.rows, asked.channels, asked.missing).to(asked.device)
     steps = ours(batch, asked.hidden), theirs(batch, asked.hidden)

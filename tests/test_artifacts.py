@@ -286,6 +286,7 @@ def test_links_pipes_and_folders_in_place_of_files_are_refused(folder, name, tmp
 
 
 def test_there_is_no_pickle_in_the_way():
-    text = Path(oc.artifacts.__file__).read_text(encoding="utf-8")
+    files = Path(oc.artifacts.__file__).parent.glob("*.py")
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
     assert "torch.load" not in text
     assert "import pickle" not in text

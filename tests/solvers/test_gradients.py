@@ -156,29 +156,29 @@ def test_max_step_is_steps_where_every_gap_asks_for_the_same():
 
 @pytest.mark.parametrize("sees_path", [False, True], ids=["", "sees"])
 @pytest.mark.parametrize("counts", [False, True])
-@pytest.mark.parametrize("gradient", ["exact", "backprop"])
-def test_moved_channels_alone_are_all_channels(monkeypatch, gradient, counts, sees_path):
-    """Plain torch: gathered legs, whole legs, either by what was observed, and the field's own way."""
+@pytest.mark.parametrize(
+    "settings", [{"steps": 2}, {"max_step": 0.3}, {"method": "dopri5"}], ids=str
+)
+def test_moved_channels_alone_are_all_channels(monkeypatch, settings, counts, sees_path):
+    """Plain torch: gathered legs, whole legs, and either by what was observed, against the reference."""
     from onlinecde.solvers import fixed, grouped
 
     z, _, inputs = problem(
         "rectilinear", (7, 4, 1, 6, 2), observed=0.55, counts=counts, sees_path=sees_path
     )
 
-    def found():
-        solved = z(gradient=gradient, backend="torch", steps=2)
+    def found(gradient):
+        solved = z(gradient=gradient, backend="torch", **settings)
         return [solved, *gradients(weighed(solved), *inputs)]
 
     made = []
-    contraction = fixed.contraction
-    with monkeypatch.context() as patched:
-        patched.setattr(fixed, "contraction", fixed.PlainContraction)
-        wanted = found()
-    monkeypatch.setattr(fixed, "contraction", lambda *a: made.append(contraction(*a)) or made[-1])
+    build = fixed.GroupedField
+    monkeypatch.setattr(fixed, "GroupedField", lambda *a: made.append(build(*a)) or made[-1])
+    wanted = found("backprop")
     for dense_above in (grouped.DENSE_ABOVE, -1.0, 2.0):
         monkeypatch.setattr(grouped, "DENSE_ABOVE", dense_above)
-        assert_all_close(found(), wanted, **EXACT)
-    mixed, whole, gathered = ([leg is None for leg in how.legs] for how in made)
+        assert_all_close(found("exact"), wanted, **EXACT)
+    mixed, whole, gathered = ([leg is None for leg in field.legs] for field in made)
     assert any(mixed)
     assert not all(mixed)
     assert all(whole)

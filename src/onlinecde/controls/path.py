@@ -169,7 +169,9 @@ class Path(ABC):
         start = self.times.gather(1, row)
         following = torch.minimum(row + 1, self.lengths[:, None] - 1)
         gap = self.times.gather(1, following) - start
-        fraction = torch.where(gap > 0, (clock - start) / gap, 0.0).clamp(0, 1)
+        fraction = torch.where(
+            gap > 0, (clock - start) / torch.where(gap > 0, gap, 1.0), 0.0
+        ).clamp(0, 1)
         return row, fraction
 
     def time_of_s(self, s: float | Tensor) -> Tensor:

@@ -33,7 +33,9 @@ class StreamState:
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Self:
         """The state of some of the streams; a number gives a state of one stream."""
         if isinstance(index, int):
-            index = slice(index, index + 1) if index != -1 else slice(-1, None)
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"stream {index} is out of range for {len(self)} streams.")
+            index = [index]
         return self._map(lambda tensor: tensor[index])
 
     def put(self, index: Sequence[int] | Tensor, streams: Self) -> Self:

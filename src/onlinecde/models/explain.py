@@ -20,6 +20,7 @@ from onlinecde.models import legs
 from onlinecde.solvers import solve_with
 from onlinecde.solvers.chain import Chain, chain
 from onlinecde.solvers.stepping import (
+    advance,
     combine,
     drive_at,
     piece_data,
@@ -145,7 +146,7 @@ def _parts(model: NeuralCDE, laid: Chain, piece: int, z: Tensor) -> Tensor:
     total = None
     for u, h in piece_steps(laid, piece, z):
         columns.clear()
-        z = z + h * combine(table.b, stages(table, rate, z, u, h))
+        z = advance(z, table.b, stages(table, rate, z, u, h), h)
         step = (h[:, :, None] if isinstance(h, Tensor) else h) * combine(table.b, columns)
         total = step if total is None else total + step
     assert total is not None

@@ -14,6 +14,9 @@ from onlinecde.models.heads import Kind
 from onlinecde.models.recurrences import gru_recurrence
 from onlinecde.models.recurrent import RecurrentModel, Rows
 
+RUN = 32
+"""Rows in one call of cuDNN."""
+
 
 class StackedGRU(RecurrentModel):
     """`torch.nn.GRU` over rows; a subclass says what stands in a row."""
@@ -77,14 +80,34 @@ class StackedGRU(RecurrentModel):
         return [self.encoding.scale_time(rows.clock)[..., None].to(rows.values), rows.values]
 
     def trajectory(self, rows: Rows, h0: Tensor, streams: Sequence[Any]) -> Tensor:
+        """The top layer's h after rows, (row, stream, hidden)."""
         x = self.sees(rows)
-        for layer, (w_in, w_h, b_in, b_h) in enumerate(self.cells.all_weights):
-            x = gru_recurrence(x, h0[:, layer], w_in, b_in, w_h, b_h)
-        return x
+        return self._by_cudnn(x, h0, RUN)[0] if x.is_cuda else self._by_layer(x, h0)[0]
 
     def update(self, row: Rows, h: Tensor) -> Tensor:
-        _, after = self.cells(self.sees(row)[None], h.transpose(0, 1).contiguous())
-        return after.transpose(0, 1).contiguous()
+        """(stream, layer, hidden) after one row."""
+        x = self.sees(row)[None]
+        return self._by_cudnn(x, h, 1)[1] if x.is_cuda else self._by_layer(x, h)[1]
+
+    def _by_layer(self, x: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
+        """The top layer's h after rows (row, stream, input), and all layers' after the last one."""
+        ends = []
+        for layer, (w_in, w_h, b_in, b_h) in enumerate(self.cells.all_weights):
+            x = gru_recurrence(x, h0[:, layer], w_in, b_in, w_h, b_h)
+            ends.append(x[-1])
+        return x, torch.stack(ends, 1)
+
+    def _by_cudnn(self, x: Tensor, h0: Tensor, run: int) -> tuple[Tensor, Tensor]:
+        """The same from cuDNN, in runs of rows of one length: the length decides how it computes."""
+        many, h = len(x), h0.transpose(0, 1).contiguous()
+        if missing := -many % run:
+            x = torch.cat([x, x.new_zeros(missing, *x.shape[1:])])
+        after = []
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            for part in x.split(run):
+                out, h = self.cells(part, h)
+                after.append(out)
+        return torch.cat(after)[:many], h.transpose(0, 1).contiguous()
 
 
 class GRU(StackedGRU):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Measurability
+from onlinecde.models.decayed_recurrence import decayed_recurrence, fade
 from onlinecde.models.heads import Kind
-from onlinecde.models.recurrences import decayed_recurrence, fade
 from onlinecde.models.recurrent import RecurrentModel, Rows
 
 

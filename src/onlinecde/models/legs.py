@@ -90,7 +90,9 @@ def time_leg(
     return _run(model, chain, z, clock)[1]
 
 
-def piece(model: NeuralCDE, z: Tensor, old: Tensor, new: Tensor, slope: Tensor | None) -> Tensor:
+def piece(
+    model: NeuralCDE, z: Tensor, clock: Tensor, old: Tensor, new: Tensor, slope: Tensor | None
+) -> Tensor:
     """One piece of a linear (slope None) or Hermite path from row to row: z after it."""
     rise = new - old
     if slope is None:
@@ -117,7 +119,7 @@ def piece(model: NeuralCDE, z: Tensor, old: Tensor, new: Tensor, slope: Tensor |
         time_steps=None,
         drive=drive,
     )
-    return _run(model, chain, z, new[:, 0])[1]
+    return _run(model, chain, z, clock)[1]
 
 
 def _time_steps(model: NeuralCDE, since: Tensor, clock: Tensor) -> Tensor | None:

@@ -224,7 +224,7 @@ def ahead(model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
         time_steps=_time_leg_steps(model, clock, time),
         threads=_threads(len(state)),
     )
-    return torch.from_numpy(z)
+    return torch.from_numpy(z) if np.isfinite(z.sum()) else None
 
 
 def _time_leg_steps(model: NeuralCDE, clock: np.ndarray, since: np.ndarray) -> np.ndarray | None:

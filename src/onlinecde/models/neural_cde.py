@@ -109,10 +109,14 @@ class NeuralCDE(OnlineModel[CDEState]):
         max_step: float | None = None,
         rtol: float | None = None,
         atol: float | None = None,
+        step_control: Literal["stream", "batch"] = "stream",
+        max_steps: int = 10_000,
         gradient: Literal["exact", "backprop", "adjoint"] = "exact",
         backend: Literal["auto", "torch", "cpu"] = "auto",
     ) -> None:
         super().__init__()
+        if hidden < 1:
+            raise ValueError(f"hidden is {hidden}: give at least 1.")
         if control not in CONTROLS:
             raise ValueError(f"control is {control!r}: choose one of {', '.join(CONTROLS)}.")
         if not 0 <= channel_dropout < 1:
@@ -137,6 +141,8 @@ class NeuralCDE(OnlineModel[CDEState]):
             max_step=max_step,
             rtol=rtol,
             atol=atol,
+            step_control=step_control,
+            max_steps=max_steps,
             gradient=gradient,
             backend=backend,
         )
@@ -164,6 +170,8 @@ class NeuralCDE(OnlineModel[CDEState]):
             "max_step": max_step,
             "rtol": rtol,
             "atol": atol,
+            "step_control": step_control,
+            "max_steps": max_steps,
             "gradient": gradient,
             "backend": backend,
         }
@@ -273,7 +281,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         else:
             before = start
             old = self.row(since, base, base_counts)
-            z = legs.piece(self, start, old, row, self._slope(state, old))
+            z = legs.piece(self, start, clock, old, row, self._slope(state, old))
         z = torch.where(first[:, None], z0, z)
         before = torch.where(first[:, None], z0, before)
         return CDEState(

@@ -22,7 +22,8 @@ from onlinecde.models.contract import (
 )
 from onlinecde.models.heads import Head, Kind
 from onlinecde.models.neural_cde import drop_channels
-from onlinecde.models.recurrences import in_blocks
+from onlinecde.models.recurrences import carry_on_
+from onlinecde.models.row_blocks import in_blocks
 from onlinecde.series import SeriesBatch
 
 
@@ -126,18 +127,16 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         """The rows of a batch as the model sees them."""
         values = self.encoding.scale_values(batch.values.transpose(0, 1).contiguous())
         known = values.detach()
-        # NaN alone is not equal to itself.
+        # NaN alone is not equal to itself; by way of a bool the mask would take ten times as long.
         mask = torch.eq(known, known, out=torch.empty_like(known))
-        missing, told = 1 - mask, values.nan_to_num(0.0)
+        missing = 1 - mask
         clock = batch.times.T
-        gaps = self.scale_gap(clock.diff(dim=0))[:, :, None].expand(-1, -1, self.channels)
-        held, ages = [told[0]], [torch.zeros_like(told[0], dtype=torch.float64)]
+        gaps = self.scale_gap(clock.diff(dim=0, prepend=clock[:1]))[:, :, None]
         # A channel that is observed starts anew; one that is missing stays as it is, and ages.
-        for now, kept in zip(told[1:], missing[1:], strict=True):
-            held.append(torch.addcmul(now, held[-1], kept))
-        for gap, kept in zip(gaps.contiguous(), missing[:-1].double(), strict=True):
-            ages.append(torch.addcmul(gap, ages[-1], kept))
-        return Rows(clock, torch.stack(held), mask, torch.stack(ages).to(mask.dtype))
+        held = carry_on_(values.nan_to_num(0.0), missing)
+        ages = gaps.expand(-1, -1, self.channels).clone(memory_format=torch.contiguous_format)
+        ages = carry_on_(ages, missing.roll(1, 0).double())
+        return Rows(clock, held, mask, ages.to(mask.dtype))
 
     def start(self, streams: int, static: Tensor | None) -> Tensor:
         """h before the first row, (stream, layer, hidden)."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from onlinecde.solvers.chain import Chain
 from onlinecde.solvers.fields import VectorField
-from onlinecde.solvers.stepping import combine, drive_at, stages
+from onlinecde.solvers.stepping import advance, combine, drive_at, stages
 from onlinecde.solvers.tableau import Tableau
 
 SMALLEST = 1e-12
@@ -154,7 +154,7 @@ def walk(
             k0 = torch.where(fresh[:, None], rate(zs, start[:, None]), k0)
         step = length[:, None].to(zs.dtype)
         ks = stages(table, rate, zs, start[:, None], step, k0)
-        ahead = zs + step * combine(table.b, ks)
+        ahead = advance(zs, table.b, ks, step)
         error = step * combine(table.error, ks)
         scale = tolerance.atol + tolerance.rtol * torch.maximum(zs.abs(), ahead.abs())
         ratio = (error / scale).square().mean(1)
@@ -237,7 +237,7 @@ def replay(
     """Take one round of steps again, so that autograd sees it: z (taken, hidden) -> after it."""
     rate = rate_for(chain, field, data, steps, across)
     step = steps.length[:, None].to(z.dtype)
-    return z + step * combine(table.b, stages(table, rate, z, steps.start[:, None], step))
+    return advance(z, table.b, stages(table, rate, z, steps.start[:, None], step), step)
 
 
 def trajectory(

@@ -3,80 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from onlinecde.solvers import moved
 from onlinecde.solvers.chain import Chain
 from onlinecde.solvers.fields import MLPVectorField, VectorField
-from onlinecde.solvers.grouped import GroupedContraction
+from onlinecde.solvers.grouped import GroupedField
 from onlinecde.solvers.stepping import piece_data, piece_drive, take_piece
 from onlinecde.solvers.tableau import Tableau
-
-
-class Contraction(Protocol):
-    """A field's contractions along a chain, and the tensors their gradients go to."""
-
-    weights: tuple[Tensor, ...]
-
-    def at(
-        self, piece: int, weights: tuple[Tensor, ...]
-    ) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]: ...
-
-
-class PlainContraction:
-    """The field's own `contract` over the channels that may move on a piece."""
-
-    def __init__(self, field: VectorField, chain: Chain) -> None:
-        self.field, self.chain = field, chain
-        self.weights: tuple[Tensor, ...] = tuple(field.parameters())
-
-    def at(
-        self, piece: int, weights: tuple[Tensor, ...]
-    ) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
-        channels = self.chain.moved(piece)
-        return lambda y, dx, drive: self.field.contract(y, dx, channels, drive)
-
-
-def contraction(field: VectorField, chain: Chain) -> Contraction:
-    """Moved channels only where the field allows it, the field's own contraction otherwise."""
-    # Which streams move is data: a traced program must not depend on it.
-    tracing = torch.compiler.is_compiling()
-    if isinstance(field, MLPVectorField) and chain.observed is not None and not tracing:
-        return GroupedContraction(field, chain)
-    return PlainContraction(field, chain)
 
 
 def trajectory(chain: Chain, field: VectorField, table: Tableau, z0: Tensor, exact: bool) -> Tensor:
     """z at all knots, (knot, stream, hidden), streams in the chain's order.
 
-    With `exact`, the backward pass keeps z at the knots and recomputes each piece; otherwise
-    autograd records everything.
+    With `exact`, z is kept at the knots and each piece is recomputed on the way back, over moved
+    channels only where the field allows it; otherwise autograd records everything.
     """
-    how = contraction(field, chain)
-    if exact and torch.is_grad_enabled():
-        return _Exact.apply(
-            chain, table, how, z0, chain.time, chain.slopes, chain.drive, *how.weights
-        )  # pyright: ignore[reportReturnType]
-    return torch.stack(_forward(chain, table, how, z0))
+    # Which streams move is data: a traced program must not depend on it.
+    if exact and not torch.compiler.is_compiling():
+        if isinstance(field, MLPVectorField) and chain.observed is not None:
+            return moved.trajectory(chain, GroupedField(field, chain), table, z0)
+        if torch.is_grad_enabled():
+            return _Exact.apply(
+                chain, table, field, z0, chain.time, chain.slopes, chain.drive, *field.parameters()
+            )  # pyright: ignore[reportReturnType]
+    return torch.stack(_forward(chain, table, field, z0))
 
 
-def _forward(chain: Chain, table: Tableau, how: Contraction, z: Tensor) -> list[Tensor]:
+def _forward(chain: Chain, table: Tableau, field: VectorField, z: Tensor) -> list[Tensor]:
     knots = [z]
     for piece, n in enumerate(chain.active):
-        moved = take_piece(
-            chain,
-            table,
-            how.at(piece, how.weights),
-            piece,
-            z[:n],
-            piece_data(chain, piece),
-            piece_drive(chain, piece),
-        )
-        z = moved if n == z.shape[0] else torch.cat([moved, z[n:]])
+        data, drive = piece_data(chain, piece), piece_drive(chain, piece)
+        ahead = take_piece(chain, table, _contract(field, chain, piece), piece, z[:n], data, drive)
+        z = ahead if n == z.shape[0] else torch.cat([ahead, z[n:]])
         knots.append(z)
     return knots
+
+
+def _contract(
+    field: VectorField, chain: Chain, piece: int
+) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+    """The field's own contraction over the channels that may move on a piece."""
+    channels = chain.moved(piece)
+    return lambda y, dx, drive: field.contract(y, dx, channels, drive)
 
 
 class _Exact(torch.autograd.Function):
@@ -87,28 +59,24 @@ class _Exact(torch.autograd.Function):
         ctx: Any,
         chain: Chain,
         table: Tableau,
-        how: Contraction,
+        field: VectorField,
         z0: Tensor,
         time: Tensor | None,
         slopes: Tensor,
         drive: Tensor | None,
         *weights: Tensor,
     ) -> Tensor:
-        knots = torch.stack(_forward(chain, table, how, z0))
-        ctx.chain, ctx.table, ctx.how = chain, table, how
+        knots = torch.stack(_forward(chain, table, field, z0))
+        ctx.chain, ctx.table, ctx.field = chain, table, field
         ctx.save_for_backward(knots, *weights)
         return knots
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        chain, table, how = ctx.chain, ctx.table, ctx.how
+        chain, table, field = ctx.chain, ctx.table, ctx.field
         knots, *weights = ctx.saved_tensors
         need_time, need_slopes, need_drive = ctx.needs_input_grad[4:7]
-        # Weights of a plain contraction sit inside the field's module, so they must stay the same
-        # tensors; a grouped contraction takes what it is given, and fresh leaves cost it nothing.
-        if isinstance(how, GroupedContraction):
-            weights = [weight.detach().requires_grad_() for weight in weights]
         wanted = [weight for weight in weights if weight.requires_grad]
         sums = [torch.zeros_like(weight) for weight in wanted]
         g_time = torch.zeros_like(chain.time) if need_time else None
@@ -125,7 +93,8 @@ class _Exact(torch.autograd.Function):
             if drive is not None:
                 drive = drive.detach().requires_grad_(need_drive)
             with torch.enable_grad():
-                end = take_piece(chain, table, how.at(piece, tuple(weights)), piece, z, data, drive)
+                contract = _contract(field, chain, piece)
+                end = take_piece(chain, table, contract, piece, z, data, drive)
             inputs = [x for x in (z, data, drive) if x is not None and x.requires_grad]
             found = list(torch.autograd.grad(end, [*inputs, *wanted], g[:n], allow_unused=True))
             g_z = found.pop(0)

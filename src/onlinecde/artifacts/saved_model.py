@@ -7,9 +7,6 @@ import inspect
 import json
 import os
 import platform
-import shutil
-import stat
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -22,6 +19,7 @@ from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
 from torch import Tensor
 
+from onlinecde.artifacts.folders import ArtifactError, check_target, identity, read_file, write
 from onlinecde.models import MODELS, OnlineModel
 from onlinecde.version import __version__
 
@@ -33,10 +31,6 @@ _LARGEST_WEIGHTS = 16 * 2**30
 _LARGEST_NUMBER = 2**31
 _LAYER_COUNTS = ("depth", "layers")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-class ArtifactError(ValueError):
-    """A model folder that cannot be written or must not be trusted; the message says what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +72,7 @@ def save(
     >>> save(model, "out/model", extra={"task": "sepsis"})  # doctest: +SKIP
     """
     target = Path(folder)
-    _check_target(target, overwrite)
+    check_target(target, overwrite, MANIFEST)
     weights = write_tensors(_tensors(model))
     manifest = Manifest(
         model=type(model).__name__,
@@ -101,7 +95,7 @@ def save(
     if card is not None:
         files[CARD] = card.encode()
     try:
-        _write(files, target, overwrite)
+        write(files, target, overwrite)
     except OSError as error:
         raise ArtifactError(f"{target} cannot be written: {error}.") from error
     return target
@@ -121,12 +115,12 @@ def load(
     home = Path(folder)
     known = {**MODELS, **(models or {})}
     while True:
-        before = _identity(home)
+        before = identity(home)
         try:
             return _read(home, known)
         except ArtifactError:
             # What was read may be half of one model and half of the one that took its place.
-            if _identity(home) == before:
+            if identity(home) == before:
                 raise
 
 
@@ -137,7 +131,7 @@ def _read(home: Path, known: Mapping[str, type[OnlineModel]]) -> OnlineModel:
             f"{home}: the model is a {manifest.model!r}, which is none of {', '.join(known)}: "
             "give its class in `models`, or use the version of onlinecde that wrote it."
         )
-    data = _read_file(home, WEIGHTS, min(manifest.bytes, _LARGEST_WEIGHTS))
+    data = read_file(home, WEIGHTS, min(manifest.bytes, _LARGEST_WEIGHTS))
     if len(data) != manifest.bytes or hashlib.sha256(data).hexdigest() != manifest.sha256:
         raise ArtifactError(
             f"{home}: {WEIGHTS} is not the file the manifest was written for: it is damaged, cut "
@@ -156,7 +150,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     if not home.is_dir():
         raise ArtifactError(f"{home} is not a folder: give the folder of a saved model.")
     try:
-        told = json.loads(_read_file(home, MANIFEST, _LARGEST_MANIFEST))
+        told = json.loads(read_file(home, MANIFEST, _LARGEST_MANIFEST))
     except (ValueError, RecursionError) as error:
         if isinstance(error, ArtifactError):
             raise
@@ -269,96 +263,3 @@ def _names(names: Sequence[str] | None, channels: int, what: str) -> tuple[str, 
     if isinstance(names, str) or len(names) != channels:
         raise ArtifactError(f"{len(names)} {what} for {channels} channels: give one for each.")
     return tuple(str(name) for name in names)
-
-
-def _read_file(home: Path, name: str, most: int) -> bytes:
-    """The bytes of a plain file in the folder, at most `most`; links and devices are refused."""
-    # Opening must neither follow a link nor wait for the other end of a pipe.
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    try:
-        with os.fdopen(os.open(home / name, flags), "rb") as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode):
-                raise ArtifactError(f"{home}: {name} is not a plain file.")
-            if about.st_size > most:
-                raise ArtifactError(f"{home}: {name} has {about.st_size} bytes, more than {most}.")
-            return file.read(most)
-    except FileNotFoundError:
-        raise ArtifactError(f"{home}: {name} is missing: this is not a saved model.") from None
-    except OSError as error:
-        if (home / name).is_symlink():
-            raise ArtifactError(f"{home}: {name} is a link, not a file.") from error
-        raise ArtifactError(f"{home}: {name} cannot be read ({error}).") from error
-
-
-def _identity(folder: Path) -> tuple[int, int] | None:
-    """Changes when another folder takes the place of this one."""
-    try:
-        about = folder.stat()
-    except OSError:
-        return None
-    return about.st_ino, about.st_ctime_ns
-
-
-def _check_target(target: Path, overwrite: bool) -> None:
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise ArtifactError(f"{target} is a file or a link: give the name of a folder.")
-    if target.is_dir() and any(target.iterdir()):
-        if not overwrite:
-            raise ArtifactError(
-                f"{target} is there already: give another folder, or overwrite=True."
-            )
-        if not (target / MANIFEST).is_file():
-            raise ArtifactError(f"{target} holds something else than a model: give another folder.")
-
-
-def _write(files: Mapping[str, bytes], target: Path, overwrite: bool) -> None:
-    """Write the files into a new folder beside the target, then let it take the target's place."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
-    try:
-        for name, data in files.items():
-            with (made / name).open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        made.chmod(0o755)
-        _sync(made)
-        try:
-            made.rename(target)
-        except OSError:
-            if not (overwrite and target.is_dir()):
-                raise
-            _exchange(made, target)
-        _sync(target.parent)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def _exchange(new: Path, old: Path) -> None:
-    """Let two folders change places: in one move on Linux, elsewhere in two, one after the other."""
-    import ctypes
-
-    library = ctypes.CDLL(None, use_errno=True)
-    here, swap = -100, 2
-    if hasattr(library, "renameat2") and (
-        library.renameat2(here, os.fsencode(new), here, os.fsencode(old), swap) == 0
-    ):
-        return
-    aside = new.with_suffix(".old")
-    old.rename(aside)
-    try:
-        new.rename(old)
-    except OSError:
-        aside.rename(old)
-        raise
-    aside.rename(new)
-
-
-def _sync(folder: Path) -> None:
-    """Make the folder's entries last through a loss of power."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
