@@ -27,6 +27,7 @@ check: install
 
 bench: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps pypots==1.5
 	$(BIN)/python -m benchmarks
 
 clean:

@@ -153,8 +153,9 @@ class GroupedField:
             g_h = found @ weights[-4]
         else:
             leg, grouped = self.legs[piece // 2], weights[-2]
-            spread = g.expand(self.values, -1, -1).reshape(-1, 1, g.shape[1])
-            if leg is not None:
+            if leg is None:
+                spread = g.expand(self.values, -1, -1).flatten(0, 1)[:, None]
+            else:
                 spread = g.index_select(0, leg.stream)[:, None]
             if want_shares:
                 g_shares = (stage.columns.view(*shares.shape, -1) * spread).sum(2)
