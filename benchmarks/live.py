@@ -93,7 +93,9 @@ def resolve_history(model: oc.NeuralCDE) -> Callable[[], Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -102,7 +104,14 @@ def main() -> None:
     found: list[dict[str, Any]] = []
 
     def note(what: str, seconds: float, bar: float | None = None) -> None:
-        found.append({"what": what, "seconds": seconds, "at_most": bar, "holds": bar is None or seconds <= bar})
+        found.append(
+            {
+                "what": what,
+                "seconds": seconds,
+                "at_most": bar,
+                "holds": bar is None or seconds <= bar,
+            }
+        )
 
     with torch.no_grad():
         x = rows(50, 1)
@@ -113,7 +122,9 @@ def main() -> None:
             seconds = per_call(lambda n, s=state, t=t: model.observe(s, t, x[n % 50]))
             note(f"one observe, through Python, after {history:,} rows", seconds, 80e-6)
         t = float(short.time) + 1.0
-        note("one predict between rows, through Python", per_call(lambda n: model.predict(short, t)))
+        note(
+            "one predict between rows, through Python", per_call(lambda n: model.predict(short, t))
+        )
         many = after(model, 3, streams=1024)
         wide = rows(50, 1024)
         seconds = per_call(lambda n: model.observe(many, 10.0, wide[n % 50]), calls=10, rounds=10)
@@ -131,9 +142,14 @@ def main() -> None:
     console.print(table)
     through = found[1]["seconds"]
     history_ratio = found[2]["seconds"] / through
-    console.print(f"one observe is {peer / through:,.0f} times faster than torchcde's solving again")
+    console.print(
+        f"one observe is {peer / through:,.0f} times faster than torchcde's solving again"
+    )
     console.print(f"after 10,000 rows it costs {history_ratio:.2f} times what it costs after 10")
-    hardware, installed = machine(), versions("onlinecde", "torch", "numba", "torchcde", "torchdiffeq")
+    hardware, installed = (
+        machine(),
+        versions("onlinecde", "torch", "numba", "torchcde", "torchdiffeq"),
+    )
     for line in describe(hardware, installed):
         console.print(line, highlight=False)
     if asked.out:

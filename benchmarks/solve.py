@@ -259,7 +259,9 @@ def run(names: str, seconds: float, threads: int) -> dict[str, dict[str, Any]]:
     return found
 
 
-def judge(found: dict[str, dict[str, Any]]) -> tuple[list[dict[str, Any]], list[tuple[str, ...]], bool]:
+def judge(
+    found: dict[str, dict[str, Any]],
+) -> tuple[list[dict[str, Any]], list[tuple[str, ...]], bool]:
     """Ratios beside the bars, as JSON and as lines of a table."""
     results, lines, good = [], [], True
     for name, libraries in found.items():
@@ -304,7 +306,9 @@ def judge(found: dict[str, dict[str, Any]]) -> tuple[list[dict[str, Any]], list[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--cases", default="abcd")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -318,7 +322,9 @@ def main() -> None:
     hardware = machine()
     installed = versions("onlinecde", "torch", "numba", "torchcde", "torchdiffeq", "diffrax", "jax")
     results, lines, good = judge(run(asked.cases, asked.seconds, asked.threads))
-    table = Table(title="rk4 along the rectilinear control", box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table(
+        title="rk4 along the rectilinear control", box=box.SIMPLE_HEAD, title_justify="left"
+    )
     for column in ("case", "library", "forward", "training step", "memory of a step"):
         table.add_column(column)
     for line in lines:
@@ -336,4 +342,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-

@@ -35,14 +35,22 @@ def solve_table() -> str:
     for one in content["results"]:
         mine = one["library"] == "onlinecde"
         channels = one["values"] * (2 if one["counts"] else 1)
-        shape = f"{one['streams']} x {one['rows']} x {channels}, {one['observed']:.0%}" if mine else ""
+        shape = (
+            f"{one['streams']} x {one['rows']} x {channels}, {one['observed']:.0%}" if mine else ""
+        )
         cells = []
         for what in ("forward", "training"):
             best = f"{one[what]['best'] * 1e3:,.0f} ms"
             cells.append(f"**{best}**" if mine else f"{best} ({one[f'{what}_ratio']:.1f}x)")
         memory = f"{one['memory'] / 2**20:,.0f} MiB"
-        name = f"**{one['library']}**" if mine else one["library"].replace("plain torch", "onlinecde, no numba")
-        lines.append(f"| {shape} | {name} | {cells[0]} | {cells[1]} | {f'**{memory}**' if mine else memory} |")
+        name = (
+            f"**{one['library']}**"
+            if mine
+            else one["library"].replace("plain torch", "onlinecde, no numba")
+        )
+        lines.append(
+            f"| {shape} | {name} | {cells[0]} | {cells[1]} | {f'**{memory}**' if mine else memory} |"
+        )
     return "\n".join([*lines, "", source(content)])
 
 
