@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 import torchcde
-from benchmarks.timing import best_of, describe, machine, versions, write_results
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 import onlinecde as oc
+from benchmarks.timing import best_of, describe, machine, versions, write_results
 from onlinecde.kernels.cpu import advance
 from onlinecde.kernels.cpu.observation import Held, empty_plan, plan_observation
 from onlinecde.models import live

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import torch
 import torchcde
+
+import onlinecde as oc
 from benchmarks.timing import (
     Comparison,
     describe,
@@ -26,8 +28,6 @@ from benchmarks.timing import (
     versions,
     write_results,
 )
-
-import onlinecde as oc
 
 SCHEMES = ("natural_cubic", "linear", "hermite", "rectilinear")
 SLOW_WITH_MISSING = ("natural_cubic", "linear", "hermite")

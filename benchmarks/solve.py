@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
-from benchmarks.timing import best_of, describe, machine, versions, write_results
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 import onlinecde as oc
+from benchmarks.timing import best_of, describe, machine, versions, write_results
 
 
 @dataclass(frozen=True)
