@@ -20,7 +20,7 @@ def test_list_shows_every_data_set_and_whether_it_is_here(run, tmp_path, monkeyp
     monkeypatch.setenv("COLUMNS", "160")
     code, out, _ = run("list", "--data-dir", str(tmp_path))
     assert code == 0
-    for name in ("ward", "character-trajectories", "physionet-2019", "mimic-iv", "meds"):
+    for name in ("simulated-ward", "character-trajectories", "physionet-2019", "mimic-iv", "meds"):
         assert name in out
 
 
@@ -47,15 +47,17 @@ def test_prepare_describes_the_task_and_caches_it(run, packed, tmp_path):
 
 
 def test_what_a_user_can_mend_is_one_message_and_exit_code_2(run, tmp_path):
-    code, _, err = run("prepare", "ward", "--set", "streams", "--cache-dir", str(tmp_path))
+    code, _, err = run(
+        "prepare", "simulated-ward", "--set", "streams", "--cache-dir", str(tmp_path)
+    )
     assert (code, "write KEY=VALUE" in err) == (2, True)
     code, _, err = run("fetch", "mimic-iv", "--data-dir", str(tmp_path))
     assert code == 2
     assert "hosp/" in err
     assert f"{tmp_path}/mimic-iv/icu" in err.replace("\n", "")
-    code, _, err = run("fetch", "ward")
+    code, _, err = run("fetch", "simulated-ward")
     assert (code, "nothing to fetch" in err) == (2, True)
-    code, _, err = run("prepare", "ward", "--report")
+    code, _, err = run("prepare", "simulated-ward", "--report")
     assert (code, "leaves nothing out" in err) == (2, True)
 
 

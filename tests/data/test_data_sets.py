@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from onlinecde.data import DATA_SETS, DataError, load
+from onlinecde.data import DATA_SETS, DataError, load, registry
 from onlinecde.data.ragged import pad_rows
 from onlinecde.data.sets import (
     beijing,
@@ -150,12 +150,12 @@ def test_a_bad_file_is_named_and_leaves_no_cache(fault, made_files, packed, tmp_
 
 
 def test_unknown_names_tasks_and_settings_are_refused(tmp_path):
-    with pytest.raises(DataError, match=r"no data set 'mnist': choose one of ward, "):
+    with pytest.raises(DataError, match=r"no data set 'mnist': choose one of simulated-ward, "):
         load("mnist")
-    with pytest.raises(DataError, match=r"'ward' has no task 'x': choose one of deterioration"):
-        load("ward", "x")
-    with pytest.raises(DataError, match=r"'ward' has no setting 'beds': it has streams"):
-        load("ward", beds=3)
+    with pytest.raises(DataError, match=r"'simulated-ward' has no task 'x': choose one of deterioration"):
+        load("simulated-ward", "x")
+    with pytest.raises(DataError, match=r"'simulated-ward' has no setting 'beds': it has streams"):
+        load("simulated-ward", beds=3)
     with pytest.raises(DataError, match=r"not in the data folder .*data fetch physionet-2012"):
         load("physionet-2012", data_dir=tmp_path)
     with pytest.raises(DataError, match=r"account.*put them into .*mimic-iv/hosp"):
@@ -167,7 +167,7 @@ def test_every_entry_names_its_source_licence_and_loader():
         assert entry.licence
         assert entry.address
         assert callable(entry.function())
-        assert entry.downloads or entry.by_hand or entry.name == "ward"
+        assert entry.downloads or entry.by_hand or entry.name == "simulated-ward"
         assert all(d.url.startswith("https://") for d in entry.downloads)
 
 
@@ -213,3 +213,8 @@ def test_real_physionet_2012_set_a(real_data):
     assert len(task.series) == 4000
     assert int(task.labels.sum()) == 554
     assert len(task.series.channels) == 37
+
+
+def test_names_are_found_however_they_are_written():
+    for written in ("CharacterTrajectories", "character_trajectories", "character-trajectories"):
+        assert registry.data_set(written).name == "character-trajectories"

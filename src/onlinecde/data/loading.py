@@ -28,7 +28,7 @@ def load(
     `settings` are those of the data set (`onlinecde data info NAME` lists them); `seed` deals out
     the splits. Raw files are looked for in `data_dir` (default: `$ONLINECDE_DATA`).
 
-    >>> load("ward", streams=20, cached=False).series  # doctest: +ELLIPSIS
+    >>> load("simulated-ward", streams=20, cached=False).series  # doctest: +ELLIPSIS
     SeriesBatch(20 streams, ...)
     """
     entry = data_set(name)

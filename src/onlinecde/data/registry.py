@@ -101,7 +101,7 @@ DATA_SETS: dict[str, DataSet] = {
     entry.name: entry
     for entry in (
         DataSet(
-            name="ward",
+            name="simulated-ward",
             what="a simulated ward: irregular vital signs and laboratory values, true risk known",
             licence="none needed: it is generated",
             address="docs/data.md",
@@ -237,10 +237,15 @@ DATA_SETS: dict[str, DataSet] = {
 
 
 def data_set(name: str) -> DataSet:
-    """Look a data set up by name."""
-    if name not in DATA_SETS:
+    """Look a data set up by name; case and hyphens do not matter."""
+    found = {_plain(known): entry for known, entry in DATA_SETS.items()}.get(_plain(name))
+    if found is None:
         raise DataError(f"there is no data set '{name}': choose one of {', '.join(DATA_SETS)}.")
-    return DATA_SETS[name]
+    return found
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def default_data_dir() -> Path:

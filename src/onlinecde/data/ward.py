@@ -99,7 +99,7 @@ def simulate_ward(
         "seed": split_seed,
     }
     task = Task.build(
-        "ward",
+        "simulated-ward",
         series,
         torch.from_numpy(pad(lengths, label, np.nan)),
         kind="binary",
