@@ -152,7 +152,9 @@ def test_a_bad_file_is_named_and_leaves_no_cache(fault, made_files, packed, tmp_
 def test_unknown_names_tasks_and_settings_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"no data set 'mnist': choose one of simulated-ward, "):
         load("mnist")
-    with pytest.raises(DataError, match=r"'simulated-ward' has no task 'x': choose one of deterioration"):
+    with pytest.raises(
+        DataError, match=r"'simulated-ward' has no task 'x': choose one of deterioration"
+    ):
         load("simulated-ward", "x")
     with pytest.raises(DataError, match=r"'simulated-ward' has no setting 'beds': it has streams"):
         load("simulated-ward", beds=3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -12,6 +12,7 @@ from onlinecde import controls
 from onlinecde.controls import Encoding, Measurability, Path, RectilinearPath
 from onlinecde.controls.path import rows_at
 from onlinecde.models import legs, live
+from onlinecde.models.channel_dropout import drop_channels
 from onlinecde.models.contract import (
     OnlineModel,
     StateError,
@@ -359,9 +360,3 @@ class NeuralCDE(OnlineModel[CDEState]):
         after = self.observe(state, t, x)
         with torch.no_grad():
             return explain_step(self, state, after)
-
-
-def drop_channels(batch: SeriesBatch, share: float) -> SeriesBatch:
-    """Hide a random share of the channels of each stream from first row to last."""
-    kept = torch.rand(len(batch), 1, batch.values.shape[2], device=batch.device) >= share
-    return replace(batch, values=batch.values.masked_fill(~kept, torch.nan))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from onlinecde.controls import Encoding
 from onlinecde.controls.path import rows_at
+from onlinecde.models.channel_dropout import drop_channels
 from onlinecde.models.contract import (
     OnlineModel,
     StreamState,
@@ -21,7 +22,6 @@ from onlinecde.models.contract import (
     per_stream,
 )
 from onlinecde.models.heads import Head, Kind
-from onlinecde.models.neural_cde import drop_channels
 from onlinecde.models.recurrences import carry_on_
 from onlinecde.models.row_blocks import in_blocks
 from onlinecde.series import SeriesBatch
