@@ -24,7 +24,7 @@ from onlinecde.solvers.adaptive import (
 )
 from onlinecde.solvers.chain import Chain
 from onlinecde.solvers.fields import VectorField
-from onlinecde.solvers.stepping import combine, piece_steps
+from onlinecde.solvers.stepping import advance, combine, piece_steps
 from onlinecde.solvers.tableau import Tableau
 
 
@@ -141,10 +141,8 @@ class _Backwards:
         """Stages of (-F, a dF/dz) for a step of length h (taken, 1) back from s."""
         back, pulls, places = [], [], []
         for stage in range(self.table.stages):
-            zs, as_ = z, a
-            for weight, k, p in zip(self.table.a[stage], back, pulls, strict=True):
-                if weight:
-                    zs, as_ = zs + weight * h * k, as_ + weight * h * p
+            zs = advance(z, self.table.a[stage], back, h)
+            as_ = advance(a, self.table.a[stage], pulls, h)
             node = s - self.table.c[stage] * h
             forward, pull = self.rates(who, zs, as_, node)
             back.append(-forward)
@@ -174,7 +172,7 @@ class _Backwards:
             s = self.piece + 1 - torch.as_tensor(u, device=z.device).double().expand(self.n, 1)
             back, pulls, places = self.step(who, z, a, s, h)
             self.collect(who, places, h)
-            z, a = z + h * combine(self.table.b, back), a + h * combine(self.table.b, pulls)
+            z, a = advance(z, self.table.b, back, h), advance(a, self.table.b, pulls, h)
         return a
 
     def adaptive(
@@ -195,7 +193,7 @@ class _Backwards:
             back, pulls, places = self.step(who, z[who], a[who], s[who, None], step)
             ratio = torch.zeros_like(length)
             for now, ks in ((z[who], back), (a[who], pulls)):
-                ahead = now + step * combine(self.table.b, ks)
+                ahead = advance(now, self.table.b, ks, step)
                 scale = tolerance.atol + tolerance.rtol * torch.maximum(now.abs(), ahead.abs())
                 ratio = ratio + (step * combine(self.table.error, ks) / scale).square().mean(1)
             ratio = (ratio / 2).sqrt()
@@ -209,8 +207,8 @@ class _Backwards:
             # Steps that were refused collect with length 0.
             self.collect(who, places, step * ok[:, None])
             taken = who[ok]
-            z[taken] = (z[who] + step * combine(self.table.b, back))[ok]
-            a[taken] = (a[who] + step * combine(self.table.b, pulls))[ok]
+            z[taken] = advance(z[who], self.table.b, back, step)[ok]
+            a[taken] = advance(a[who], self.table.b, pulls, step)[ok]
             s[taken] = torch.where(
                 length[ok] >= s[taken] - self.piece, float(self.piece), s[taken] - length[ok]
             )
