@@ -1,0 +1,1 @@
+"""The tables and figures of the paper as data, and what runs, tabulates and plots them."""

@@ -1,0 +1,1 @@
+"""The live server: HTTP and WebSocket API, and the monitor page."""

@@ -1,0 +1,1 @@
+"""From a task to a trained, saved, measured model: `fit`, `evaluate`, `tune`."""
