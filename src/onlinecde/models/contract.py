@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Measurability
+from onlinecde.models.heads import Head
 from onlinecde.series import SeriesBatch
 
 
@@ -74,6 +75,7 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
     channels: int
     outputs: int
     static: int
+    head: Head
 
     @property
     @abstractmethod

@@ -1,6 +1,7 @@
 """Path + field -> z: Runge-Kutta along the pieces of a path, fixed or adaptive, with exact gradients."""
 
 from onlinecde.solvers.adaptive import SolverError
+from onlinecde.solvers.counting import counting_evaluations
 from onlinecde.solvers.fields import MatrixField, MLPVectorField, VectorField
 from onlinecde.solvers.integrator import Integrator, Solution, integrator
 from onlinecde.solvers.solve import solve, solve_with
@@ -15,6 +16,7 @@ __all__ = [
     "SolverError",
     "Tableau",
     "VectorField",
+    "counting_evaluations",
     "integrator",
     "solve",
     "solve_with",

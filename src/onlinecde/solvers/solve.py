@@ -12,6 +12,7 @@ from torch import Tensor
 from onlinecde.controls import Path, RectilinearPath
 from onlinecde.controls.path import rows_at
 from onlinecde.solvers.chain import Chain, chain, steps_for
+from onlinecde.solvers.counting import note_evaluations
 from onlinecde.solvers.fields import MatrixField, VectorField, as_field
 from onlinecde.solvers.integrator import (
     Backend,
@@ -115,6 +116,7 @@ def solve_with(
     done = replace(
         done, nfe=done.nfe[inverse], steps=done.steps[inverse], rejected=done.rejected[inverse]
     )
+    note_evaluations(done.nfe)
     if at is not None:
         return _at_times(how, path, field, laid, knots, done, at)
     if outputs == "end":
@@ -157,6 +159,7 @@ def _at_times(
         return f"stream {path.streams[asked[0]]!r} at time {float(clock[asked]):g}"
 
     found = how.run(ahead, field, start, where)
+    note_evaluations(found.nfe)
     return replace(
         done,
         z=found.z[-1].unflatten(0, clock.shape),

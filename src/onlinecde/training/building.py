@@ -1,0 +1,83 @@
+"""A model for a task by name: sizes from the task, the rest from defaults or from the caller."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from onlinecde.controls import recommend
+from onlinecde.data import Task
+from onlinecde.models import MODELS, OnlineModel
+from onlinecde.training.settings import FitError
+
+ALIASES = {"ncde": "NeuralCDE", "cde": "NeuralCDE"}
+
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "NeuralCDE": {
+        "activation": "silu",
+        "clip": 5.0,
+        "count_scale": "log",
+    },
+}
+"""What `fit` changes of a model's own defaults; baselines: clip alone."""
+
+
+def model_class(name: str) -> type[OnlineModel]:
+    """Look a model up by name; case and hyphens do not matter.
+
+    >>> model_class("gru-d").__name__
+    'GRUD'
+    """
+    plain = name.lower().replace("-", "").replace("_", "")
+    found = {known.lower(): cls for known, cls in MODELS.items()}
+    found |= {alias: MODELS[known] for alias, known in ALIASES.items()}
+    if plain not in found:
+        raise FitError(f"there is no model {name!r}: choose one of {', '.join(MODEL_NAMES)}.")
+    return found[plain]
+
+
+MODEL_NAMES = ("neural-cde", "gru", "gru-dt", "gru-dt-intensity", "gru-d", "ode-rnn")
+
+
+def model_settings(task: Task, name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """All constructor arguments of a model for a task; what is given wins over defaults.
+
+    The control of a Neural CDE is the one recommended for predictions at any time.
+    """
+    cls = model_class(name)
+    given = dict(given or {})
+    allowed = inspect.signature(cls).parameters
+    for setting in given:
+        if setting not in allowed:
+            raise FitError(
+                f"{cls.__name__} has no setting {setting!r}: it has {', '.join(allowed)}."
+            )
+    fixed = {
+        "channels": len(task.series.channels),
+        "static": len(task.series.features),
+        "outputs": task.outputs,
+        "kind": task.kind,
+    }
+    for setting, value in fixed.items():
+        if given.get(setting, value) != value:
+            raise FitError(
+                f"{setting} is {given[setting]!r}, but the task '{task.name}' has {value!r}: leave it out."
+            )
+    chosen: dict[str, Any] = {"clip": 5.0}
+    if cls is MODELS["NeuralCDE"]:
+        advised = recommend(task.series)
+        chosen = {"control": advised.control, "counts": advised.counts}
+        chosen |= DEFAULTS["NeuralCDE"]
+    return {**chosen, **given, **fixed}
+
+
+def build_model(task: Task, name: str, given: Mapping[str, Any] | None = None) -> OnlineModel:
+    """A model for a task, with fresh weights from torch's random numbers."""
+    settings = model_settings(task, name, given)
+    try:
+        return model_class(name)(**settings)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, FitError):
+            raise
+        raise FitError(f"the model cannot be built: {error}") from error

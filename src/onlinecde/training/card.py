@@ -1,0 +1,70 @@
+"""The model card: what a saved model is, what it was trained on, how good it was, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from onlinecde.data import Task
+from onlinecde.models import OnlineModel
+from onlinecde.training.settings import FitSettings
+
+
+def model_card(
+    model: OnlineModel,
+    task: Task,
+    settings: FitSettings,
+    best: Mapping[str, Any],
+    summary: Mapping[str, Any],
+) -> str:
+    """Write the card of a fitted model; `best` is the log's line of the epoch that was kept."""
+    weights = sum(p.numel() for p in model.parameters())
+    metric = best.get(f"validation_{task.metric}")
+    said = "has no value on the validation split" if metric is None else f"{metric:.4f}"
+    online = {
+        "CONTINUOUS": "at any time, from the past alone",
+        "DISCRETE": "at the rows, from the past alone",
+        "OFFLINE": "after the fact only: it uses the whole series",
+    }[model.measurability.name]
+    channels = ", ".join(task.series.channels)
+    statics = ", ".join(task.series.features) or "none"
+    sizes = ", ".join(f"{name} {len(at)}" for name, at in task.splits.items())
+    config = getattr(model, "config", {})
+    hyper = "\n".join(f"| {name} | {value} |" for name, value in config.items())
+    training = "\n".join(f"| {name} | {value} |" for name, value in settings.as_json().items())
+    return f"""# {type(model).__name__} for {task.name}
+
+{weights:,} weights. Predicts {task.kind} outputs ({", ".join(task.classes) or task.outputs}), {online}.
+
+- Trained on: {task.source}; {len(task.series)} streams ({sizes}), no subject in two splits.
+- Channels: {channels}.
+- Static features: {statics}. Times in {task.time_unit}.
+- Kept: epoch {best["epoch"]} of {summary["epochs"]}, chosen on the validation split;
+  validation {task.metric} {said}, loss {best["validation_loss"]:.4f}.
+- Trained for {summary["seconds"]:.0f} s on {summary["device"]}; {summary["ended"]}.
+
+## Use
+
+```python
+import onlinecde as oc
+
+model = oc.load("this folder")
+state = model.init_state(streams=1{", static=..." if model.static else ""})
+state = model.observe(state, t, x)  # x: (1, {model.channels}), NaN = not observed
+model.predict(state, t)
+```
+
+Scaling is inside the model: give raw values in the units it was trained on. It knows only what
+the training data shows; whether that holds for other wards, machines or years must be measured
+(`onlinecde evaluate`) before it is relied upon.
+
+## Settings
+
+| model | |
+|---|---|
+{hyper}
+
+| training | |
+|---|---|
+{training}
+"""

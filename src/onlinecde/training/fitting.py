@@ -1,0 +1,240 @@
+"""`fit`: from a task to a trained model, on CPU or GPU, and on again after being killed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from onlinecde.artifacts import load as load_model
+from onlinecde.artifacts import save as save_model
+from onlinecde.data import Task
+from onlinecde.models import OnlineModel
+from onlinecde.models.heads import Head
+from onlinecde.training.batches import seed_for
+from onlinecde.training.building import build_model
+from onlinecde.training.card import model_card
+from onlinecde.training.folding import fold, learn_scales
+from onlinecde.training.journal import Journal
+from onlinecde.training.loop import Training, Unwatched, Watch
+from onlinecde.training.settings import FitError, FitSettings
+from onlinecde.training.task_source import load_task, registry_source
+from onlinecde.version import __version__
+
+SAVE_SECONDS = 20.0
+"""Within an epoch, the training is put down about this often; at the end of an epoch, always."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A trained model and how it came about."""
+
+    model: OnlineModel
+    history: tuple[dict[str, Any], ...]
+    """One entry an epoch: losses, the validation metric, learning rate, nfe, seconds"""
+    best: dict[str, Any]
+    """The entry of the epoch whose weights the model has"""
+    ended: str
+    folder: Path | None
+    """The run's folder; the model itself is in `folder / "model"`"""
+
+
+def fit(
+    task: Task | str,
+    model: OnlineModel | str = "neural-cde",
+    out: str | os.PathLike[str] | None = None,
+    *,
+    model_settings: Mapping[str, Any] | None = None,
+    settings: FitSettings | None = None,
+    source: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    fresh: bool = False,
+    watch: Watch | None = None,
+    **changes: Any,
+) -> Fitted:
+    """Train a model on a task, keep the weights of the best validation point, and save it.
+
+    `task`: a `Task`, or the name of a prepared one ("simulated-ward", "mimic-iv/sepsis"). `model`:
+    a name (its sizes come from the task, other arguments from `model_settings`), or a model with
+    a `Head` as `head`. Any field of `FitSettings` may be given by name, such as `epochs` or `lr`.
+
+    With `out`, the run lives in that folder: started again after any end, `kill -9` included, it
+    goes on and ends with the same weights as if it had never stopped (same machine, CPU); a run
+    that is finished is loaded. `fresh` starts anew.
+
+    The test split is never looked at.
+
+    >>> import onlinecde as oc
+    >>> task = oc.data.simulate_ward(40, seed=0).task
+    >>> done = fit(task, "gru", epochs=2, model_settings={"hidden": 8})
+    >>> len(done.history), done.best["epoch"] in (1, 2)
+    (2, True)
+    """
+    if isinstance(task, str):
+        source = source or registry_source(task)
+        task = load_task(source)
+    how = (settings or FitSettings()).changed(changes)
+    where = _device(device)
+    # The caller's own random numbers go on as if nothing had been drawn.
+    with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
+        torch.manual_seed(seed_for("weights", how.seed))
+        ready = _model(task, model, model_settings).to(where, getattr(torch, how.dtype))
+        if out is None:
+            training = _prepare(ready, task, how, where)
+            training.run(lambda _: None, watch or Unwatched())
+            fold(ready, training.scales)
+            return _fitted(ready.eval(), training, None)
+        about = _about(ready, task, how, source)
+        journal = Journal(Path(out), about, fresh=fresh)
+        try:
+            return _in_folder(journal, ready, task, how, where, about, watch or Unwatched())
+        finally:
+            journal.close()
+
+
+def _in_folder(
+    journal: Journal,
+    model: OnlineModel,
+    task: Task,
+    how: FitSettings,
+    device: torch.device,
+    about: dict[str, Any],
+    watch: Watch,
+) -> Fitted:
+    training = _prepare(model, task, how, device)
+    before = journal.read()
+    if before is not None:
+        training.take_up(*before)
+        at = training.at
+        if not at.ended:
+            watch.note(f"going on in {journal.folder} at epoch {at.epoch}, batch {at.batch + 1}")
+    journal.begin(training.at.history)
+    saved = [time.monotonic()]
+    logged = [len(training.at.history)]
+
+    def save(now: Training) -> None:
+        ended_epoch = len(now.at.history) > logged[0]
+        if ended_epoch or time.monotonic() - saved[0] >= SAVE_SECONDS:
+            # Checkpoint first: a line of the log that is lost is written again from it.
+            journal.write(*now.put_down())
+            saved[0] = time.monotonic()
+        if ended_epoch:
+            journal.epoch(now.at.history[-1])
+            logged[0] = len(now.at.history)
+
+    training.run(save, watch)
+    fold(model, training.scales)
+    done = _fitted(model.eval(), training, journal.folder)
+    if (journal.model_folder / "manifest.json").exists():
+        return Fitted(
+            load_model(journal.model_folder).to(device),
+            done.history,
+            done.best,
+            done.ended,
+            done.folder,
+        )
+    summary = {
+        "epochs": len(done.history),
+        "seconds": sum(entry["seconds"] for entry in done.history),
+        "device": str(device),
+        "ended": done.ended,
+    }
+    save_model(
+        model,
+        journal.model_folder,
+        channels=task.series.channels,
+        extra={
+            "task": about["task"],
+            "kind": task.kind,
+            "per": task.per,
+            "metric": task.metric,
+            "classes": list(task.classes),
+            "time_unit": task.time_unit,
+            "static": list(task.series.features),
+            "settings": how.as_json(),
+            "validation": {k: v for k, v in done.best.items() if v is not None},
+            "training": summary,
+        },
+        card=model_card(model, task, how, done.best, summary),
+    )
+    return done
+
+
+def _prepare(model: OnlineModel, task: Task, how: FitSettings, device: torch.device) -> Training:
+    series, labels = task.split("train")
+    seen = task.series if how.scaling == "all" else series
+    encoding = getattr(model, "encoding", None)
+    if encoding is not None:
+        encoding.fit(seen)
+        encoding.to(device)
+    scales = learn_scales(model, series, labels, target=how.scale_target)
+    return Training(model, task, scales, how, device)
+
+
+def _fitted(model: OnlineModel, training: Training, folder: Path | None) -> Fitted:
+    history = tuple(training.at.history)
+    return Fitted(model, history, history[training.at.best_epoch - 1], training.at.ended, folder)
+
+
+def _model(task: Task, model: OnlineModel | str, given: Mapping[str, Any] | None) -> OnlineModel:
+    if isinstance(model, str):
+        return build_model(task, model, given)
+    if given:
+        raise FitError("model_settings are for a model given by name; this one is built already.")
+    if not isinstance(getattr(model, "head", None), Head):
+        raise FitError(
+            f"{type(model).__name__} has no `head`: give it a Head, which knows loss and probabilities."
+        )
+    head = model.head
+    if head.kind != task.kind or model.outputs != task.outputs:
+        raise FitError(
+            f"the model puts out {model.outputs} numbers of kind {head.kind!r}; the task '{task.name}' "
+            f"needs {task.outputs} of kind {task.kind!r}."
+        )
+    model.prepare(task.series[:1])
+    return model
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise FitError(f"device is {name!r}: choose 'auto', 'cpu' or 'cuda'.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise FitError("device is 'cuda', but torch sees no GPU here: choose 'cpu' or 'auto'.")
+    return device
+
+
+def _about(
+    model: OnlineModel, task: Task, how: FitSettings, source: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What makes this run this run: started again, all of it must be the same."""
+    return {
+        "task": {
+            **(source or {"source": "memory", "name": task.name}),
+            "content": _content(task),
+        },
+        "model": {"name": type(model).__name__, **getattr(model, "config", {})},
+        "settings": how.as_json(),
+        "version": __version__,
+    }
+
+
+def _content(task: Task) -> str:
+    """A hash of everything in a task that training can see."""
+    digest = hashlib.blake2b(digest_size=16)
+    series = task.series
+    for tensor in (series.times, series.values, series.rows, series.static, task.labels):
+        if tensor is not None:
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    for name in sorted(task.splits):
+        digest.update(name.encode() + task.splits[name].numpy().tobytes())
+    return digest.hexdigest()

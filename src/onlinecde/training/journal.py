@@ -1,0 +1,156 @@
+"""The folder of a run: what it is, how far it came, and its log for people and for TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from onlinecde.training.checkpoint import read_checkpoint, write_checkpoint
+from onlinecde.training.settings import FitError
+
+RUN, LOG, CHECKPOINT, MODEL, BOARD = "run.json", "log.jsonl", "checkpoint", "model", "tensorboard"
+
+
+class Journal:
+    """A run's folder: `run.json`, `log.jsonl`, `tensorboard/`, `checkpoint`, and in the end `model/`.
+
+    One process writes at a time; a second one is refused while the first is alive.
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Any], *, fresh: bool = False) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(folder)
+        self._board: Any = None
+        try:
+            if fresh:
+                self._clear()
+            self._claim(about)
+        except BaseException:
+            self.close()
+            raise
+
+    def _claim(self, about: Mapping[str, Any]) -> None:
+        """Say in the folder which run it holds, or find that it holds this one."""
+        folder, known = self.folder, self._known()
+        if known is None:
+            if any(not p.name.startswith(".") for p in folder.iterdir()):
+                raise FitError(f"{folder} holds something else than a run: give another folder.")
+            _write(folder / RUN, json.dumps(about, indent=2, sort_keys=True) + "\n")
+        else:
+            _check_same(folder, known, about)
+
+    def _known(self) -> dict[str, Any] | None:
+        try:
+            return json.loads((self.folder / RUN).read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise FitError(
+                f"{self.folder / RUN} is not JSON ({error}): give another folder, or --fresh."
+            ) from error
+
+    def _clear(self) -> None:
+        import shutil
+
+        if (self.folder / RUN).exists():
+            for name in (CHECKPOINT, LOG, RUN):
+                (self.folder / name).unlink(missing_ok=True)
+            for name in (MODEL, BOARD):
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    @property
+    def model_folder(self) -> Path:
+        return self.folder / MODEL
+
+    def read(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The last checkpoint, if there is one."""
+        return read_checkpoint(self.folder / CHECKPOINT)
+
+    def write(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Replace the checkpoint."""
+        write_checkpoint(self.folder / CHECKPOINT, tensors, facts)
+
+    def begin(self, history: list[dict[str, Any]]) -> None:
+        """Make the log say what the checkpoint knows; what came after it will come again."""
+        _write(self.folder / LOG, "".join(json.dumps(entry) + "\n" for entry in history))
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            return
+        self._board = SummaryWriter(
+            str(self.folder / BOARD), purge_step=len(history) + 1 if history else None
+        )
+
+    def epoch(self, entry: dict[str, Any]) -> None:
+        """Add an epoch to the log."""
+        with (self.folder / LOG).open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+        if self._board is not None:
+            for name, value in entry.items():
+                if name != "epoch" and isinstance(value, int | float):
+                    self._board.add_scalar(name, value, entry["epoch"])
+            self._board.flush()
+
+    def close(self) -> None:
+        """Let others write."""
+        if self._board is not None:
+            self._board.close()
+        os.close(self._lock)
+
+
+def read_log(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The epochs in a run's log, one dictionary each; empty where there is no log."""
+    file = Path(folder) / LOG
+    if not file.is_file():
+        return []
+    return [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
+
+
+def model_folder(folder: str | os.PathLike[str]) -> Path:
+    """The folder of the model: that of a run, or the folder itself."""
+    home = Path(folder)
+    return home / MODEL if (home / MODEL).is_dir() else home
+
+
+def _lock(folder: Path) -> int:
+    import fcntl
+
+    handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise FitError(f"another process is training in {folder}: wait for it to end.") from error
+    return handle
+
+
+def _write(file: Path, text: str) -> None:
+    part = file.with_name(f".{file.name}.partial")
+    with part.open("w") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    part.replace(file)
+
+
+def _check_same(folder: Path, known: dict[str, Any], about: Mapping[str, Any]) -> None:
+    now = json.loads(json.dumps(about))
+    for part in ("task", "model", "settings"):
+        old, new = known.get(part), now.get(part)
+        if old == new:
+            continue
+        what = part
+        if isinstance(old, dict) and isinstance(new, dict):
+            names = sorted(n for n in {*old, *new} if old.get(n) != new.get(n))
+            told = [f"{n} was {old.get(n)!r}, is {new.get(n)!r}" for n in names[:3]]
+            what = f"{part} ({'; '.join(told)})"
+        raise FitError(
+            f"{folder} holds a run with another {what}: give another folder, or start anew with "
+            "fresh=True (--fresh)."
+        )

@@ -1,0 +1,305 @@
+"""The training loop: plain PyTorch, and a state that can be put down and taken up at any batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from onlinecde.data import Task
+from onlinecde.models import OnlineModel
+from onlinecde.series import SeriesBatch
+from onlinecde.solvers import SolverError, counting_evaluations
+from onlinecde.training.averaging import AveragedWeights
+from onlinecde.training.batches import epoch_batches, seed_for
+from onlinecde.training.checkpoint import pack_optimiser, unpack_optimiser
+from onlinecde.training.folding import Scales
+from onlinecde.training.metrics import UndefinedMetric, better, predict_task, score
+from onlinecde.training.settings import FitError, FitSettings
+
+
+LEAST_GAIN = 1e-6
+"""A loss lower by less than this share of itself is not better."""
+
+
+class Watch(Protocol):
+    """Whoever wants to see a training as it goes."""
+
+    def batch(self, epoch: int, done: int, batches: int, loss: float) -> None:
+        """After each batch, with the mean loss of the epoch so far."""
+
+    def epoch(self, entry: dict[str, Any], best: bool) -> None:
+        """After each epoch, with its line in the log and whether it is the best so far."""
+
+    def note(self, text: str) -> None:
+        """Something worth knowing that is no error."""
+
+
+class Unwatched:
+    """Nobody looks."""
+
+    def batch(self, epoch: int, done: int, batches: int, loss: float) -> None:
+        pass
+
+    def epoch(self, entry: dict[str, Any], best: bool) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+
+@dataclass
+class Position:
+    """How far a training has come; plain values, so that it can be put down in JSON."""
+
+    epoch: int = 1
+    batch: int = 0
+    """Batches of this epoch that are done"""
+    loss_sum: float = 0.0
+    labels: int = 0
+    nfe: int = 0
+    seconds: float = 0.0
+    lr: float = 0.0
+    last_cut: int = 0
+    """Epoch after which the learning rate last fell"""
+    best_epoch: int = 0
+    averaged_batches: int = 0
+    ended: str = ""
+    """Why training is over; empty while it is not"""
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Training:
+    """A model, its optimiser and how far they have come on a task.
+
+    All randomness of a batch comes from (seed, epoch, batch), so that a training taken up again
+    goes on exactly as it would have.
+    """
+
+    def __init__(
+        self,
+        model: OnlineModel,
+        task: Task,
+        scales: Scales,
+        settings: FitSettings,
+        device: torch.device,
+    ) -> None:
+        self.model, self.settings, self.scales = model, settings, scales
+        self.kind, self.per, self.metric = task.kind, task.per, task.metric
+        dtype = getattr(torch, settings.dtype)
+        self.series, self.labels = _split(task, "train", scales, dtype, device)
+        self.validation, self.wanted = _split(task, "validation", scales, dtype, device)
+        self.wanted = self.wanted.cpu()
+        self.weight = (
+            _class_weight(task, settings).to(device, dtype)
+            if (settings.class_weights == "balanced")
+            else None
+        )
+        self.optimiser = _optimiser(model, settings)
+        self.average = AveragedWeights(model, settings.average) if settings.average else None
+        self.best = {name: t.detach().clone() for name, t in model.state_dict().items()}
+        self.at = Position(lr=settings.lr)
+        self.metric_defined = True
+
+    def run(self, save: Callable[[Training], None], watch: Watch) -> None:
+        """Train to the end; `save` is called where the training may be put down."""
+        while not self.at.ended:
+            self._epoch(save, watch)
+            save(self)
+        self.model.load_state_dict(self.best)
+
+    def _epoch(self, save: Callable[[Training], None], watch: Watch) -> None:
+        at, settings = self.at, self.settings
+        batches = epoch_batches(self.series.rows, settings.batch_size, settings.seed, at.epoch)
+        started = time.monotonic() - at.seconds
+        for group, factor in zip(self.optimiser.param_groups, _rates(self.optimiser), strict=True):
+            group["lr"] = at.lr * factor
+        for number in range(at.batch, len(batches)):
+            torch.manual_seed(seed_for("batch", settings.seed, at.epoch, number))
+            loss, labels = self._step(batches[number], number)
+            at.loss_sum += loss * labels
+            at.labels += labels
+            at.batch, at.seconds = number + 1, time.monotonic() - started
+            watch.batch(at.epoch, at.batch, len(batches), at.loss_sum / max(at.labels, 1))
+            if at.batch < len(batches):
+                save(self)
+        entry, best = self._validate(started)
+        at.history.append(entry)
+        watch.epoch(entry, best)
+        self._plan_next(watch)
+
+    def _step(self, chosen: Tensor, number: int) -> tuple[float, int]:
+        """One step of the optimiser; the mean loss before it, and over how many labels."""
+        batch = self.series[chosen]
+        labels = self.labels[chosen.to(self.labels.device)]
+        if self.per == "row":
+            labels = labels[:, : batch.times.shape[1]]
+        labelled = labels >= 0 if self.kind == "multiclass" else ~labels.isnan()
+        many = int(labelled.sum())
+        if not many:
+            return 0.0, 0
+        self.model.train()
+        self.optimiser.zero_grad(set_to_none=True)
+        try:
+            with counting_evaluations() as evaluations:
+                outputs = self.model(batch, final=self.per == "stream")
+            loss = self.model.head.loss(outputs, labels, self.weight)
+            loss.backward()
+        except SolverError as error:
+            raise self._diverged(number, str(error)) from error
+        clip = self.settings.clip_gradient
+        weights = [p for p in self.model.parameters() if p.grad is not None]
+        norm = nn.utils.clip_grad_norm_(weights, float("inf") if clip is None else clip)
+        found = float(loss.detach())
+        if found != found or not bool(norm.isfinite()):
+            raise self._diverged(number, f"the loss is {found}, its gradient {float(norm)}")
+        self.optimiser.step()
+        if self.average is not None:
+            self.average.update(self.model)
+            self.at.averaged_batches = self.average.batches
+        self.at.nfe += evaluations.total
+        return found, many
+
+    def _diverged(self, number: int, what: str) -> FitError:
+        return FitError(
+            f"epoch {self.at.epoch}, batch {number + 1}: {what}: try a smaller learning rate (now "
+            f"{self.at.lr:g}), clip_gradient, or a smaller `gain` of the values."
+        )
+
+    def _validate(self, started: float) -> tuple[dict[str, Any], bool]:
+        """The line of this epoch in the log, and whether it is the best so far."""
+        at = self.at
+        if self.average is not None:
+            with self.average.in_place(self.model):
+                loss, value = self._judge()
+                now = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+        else:
+            loss, value = self._judge()
+            now = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+        if loss != loss:
+            raise self._diverged(at.batch - 1, "the validation loss is not a number")
+        entry = {
+            "epoch": at.epoch,
+            "train_loss": at.loss_sum / max(at.labels, 1),
+            "validation_loss": loss,
+            f"validation_{self.metric}": value,
+            "lr": at.lr,
+            "nfe": at.nfe,
+            "seconds": round(time.monotonic() - started, 3),
+        }
+        best = at.best_epoch == 0 or self._beats(entry, at.history[at.best_epoch - 1])
+        if best:
+            at.best_epoch, self.best = at.epoch, now
+        return entry, best
+
+    def _judge(self) -> tuple[float, float | None]:
+        with counting_evaluations() as evaluations:
+            try:
+                outputs = predict_task(
+                    self.model, self.validation, self.per, batch_size=self.settings.batch_size
+                )
+            except SolverError as error:
+                raise self._diverged(self.at.batch - 1, str(error)) from error
+        self.at.nfe += evaluations.total
+        head = self.model.head
+        weight = None if self.weight is None else self.weight.cpu()
+        loss = float(head.loss(outputs, self.scales.target(self.wanted), weight))
+        try:
+            found = self.scales.outputs(outputs)
+            return loss, score(self.kind, self.metric, found, self.wanted, head)
+        except UndefinedMetric:
+            self.metric_defined = False
+            return loss, None
+
+    def _beats(self, entry: dict[str, Any], best: dict[str, Any]) -> bool:
+        name = f"validation_{self.metric}"
+        new, old = entry[name], best[name]
+        if self.settings.monitor == "loss" or new is None or old is None or new == old:
+            least = LEAST_GAIN * abs(best["validation_loss"])
+            return entry["validation_loss"] < best["validation_loss"] - least
+        return new > old if better(self.metric) == "max" else new < old
+
+    def _plan_next(self, watch: Watch) -> None:
+        at, settings = self.at, self.settings
+        since = at.epoch - at.best_epoch
+        if at.epoch >= settings.epochs:
+            at.ended = f"all {settings.epochs} epochs are done"
+        elif since >= settings.stop:
+            at.ended = f"nothing better came for {since} epochs"
+        elif at.epoch - max(at.best_epoch, at.last_cut) >= settings.plateau:
+            lower = min(at.lr, max(at.lr * settings.lr_factor, settings.lr_floor))
+            if lower < at.lr:
+                watch.note(f"learning rate {at.lr:.3g} -> {lower:.3g} after epoch {at.epoch}")
+            at.lr, at.last_cut = lower, at.epoch
+        at.epoch, at.batch, at.loss_sum, at.labels = at.epoch + 1, 0, 0.0, 0
+        at.nfe, at.seconds = 0, 0.0
+
+    def put_down(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All there is to know of this training, as tensors and plain values."""
+        tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
+        tensors |= {f"best.{name}": t for name, t in self.best.items()}
+        if self.average is not None:
+            tensors |= {f"average.{name}": t for name, t in self.average.mean.items()}
+        return tensors | pack_optimiser(self.optimiser), asdict(self.at)
+
+    def take_up(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Go on where a training was put down."""
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {k[len(prefix) :]: t for k, t in tensors.items() if k.startswith(prefix)}
+
+        self.model.load_state_dict(part("model."))
+        device = next(self.model.parameters()).device
+        self.best = {name: t.to(device) for name, t in part("best.").items()}
+        self.at = Position(**facts)
+        if self.average is not None:
+            self.average.mean = {name: t.to(device) for name, t in part("average.").items()}
+            self.average.batches = self.at.averaged_batches
+        unpack_optimiser(self.optimiser, tensors)
+
+
+def _split(
+    task: Task, name: str, scales: Scales, dtype: torch.dtype, device: torch.device
+) -> tuple[SeriesBatch, Tensor]:
+    series, labels = task.split(name)
+    series = scales.series(series).to(device, dtype)
+    labels = scales.target(labels) if name == "train" else labels
+    return series, labels.to(device)
+
+
+def _optimiser(model: OnlineModel, settings: FitSettings) -> torch.optim.Optimizer:
+    head = {id(p) for p in model.head.parameters()}
+    groups = []
+    for in_head in (False, True):
+        for matrix in (True, False):
+            weights = [
+                p
+                for p in model.parameters()
+                if p.requires_grad and (id(p) in head) == in_head and (p.ndim > 1) == matrix
+            ]
+            if weights:
+                rate = settings.head_lr if in_head else 1.0
+                decay = settings.weight_decay if matrix else 0.0
+                groups.append({"params": weights, "rate": rate, "weight_decay": decay})
+    return torch.optim.AdamW(groups, lr=settings.lr)
+
+
+def _rates(optimiser: torch.optim.Optimizer) -> list[float]:
+    return [group["rate"] for group in optimiser.param_groups]
+
+
+def _class_weight(task: Task, settings: FitSettings) -> Tensor:
+    """Weights that make classes count alike: of the positives, or (class,) for multiclass."""
+    _, labels = task.split("train")
+    if task.kind == "multiclass":
+        counts = torch.bincount(labels[labels >= 0], minlength=len(task.classes)).double()
+        return counts.sum() / (len(task.classes) * counts.clamp(min=1))
+    if task.kind == "regression":
+        raise FitError("class_weights are for classes, and this task is a regression.")
+    known = labels[~labels.isnan()]
+    positive = known.sum().double()
+    return (known.numel() - positive) / positive.clamp(min=1)

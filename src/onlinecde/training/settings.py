@@ -1,0 +1,111 @@
+"""How a model is trained, as plain values that travel with every run."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+
+class FitError(ValueError):
+    """A training that cannot start or cannot go on; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """What `fit` does with a model and a task. Every field may be given to `fit` by name.
+
+    >>> FitSettings(epochs=20).batch_size
+    128
+    """
+
+    epochs: int = 100
+    batch_size: int = 128
+    lr: float = 1e-3
+    head_lr: float = 1.0
+    """The readout learns at this many times `lr`"""
+    weight_decay: float = 0.0
+    """Decoupled (AdamW), on matrices only"""
+    clip_gradient: float | None = 1.0
+    """Largest norm of the gradient of all weights together"""
+    plateau: int = 8
+    """Epochs without a better validation point after which the learning rate falls"""
+    lr_factor: float = 0.3
+    lr_floor: float = 1e-7
+    stop: int = 25
+    """Epochs without a better validation point after which training ends"""
+    monitor: Literal["metric", "loss"] = "metric"
+    """What makes a validation point better: the task's metric, or the loss"""
+    average: float = 0.0
+    """Weight averaging: decay a batch of an exponential mean of the weights; 0 for none"""
+    class_weights: Literal["none", "balanced"] = "none"
+    scale_target: bool = True
+    """Train on targets of mean 0 and deviation 1; the saved model speaks in the task's units"""
+    scaling: Literal["train", "all"] = "train"
+    """Whose means and deviations scale the values: the training split's; "all" peeks, as the
+    paper's code did"""
+    seed: int = 0
+    dtype: Literal["float32", "float64"] = "float32"
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "plateau", "stop"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise FitError(f"{name} is {getattr(self, name)!r}: give a whole number from 1 on.")
+        for name in ("lr", "head_lr"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise FitError(f"{name} is {getattr(self, name)}: give a number above 0.")
+        if not 0 <= self.average < 1:
+            raise FitError(f"average is {self.average}: give a decay from 0 up to 1.")
+        if not 0 < self.lr_factor < 1:
+            raise FitError(f"lr_factor is {self.lr_factor}: give a number between 0 and 1.")
+        if self.weight_decay < 0:
+            raise FitError(f"weight_decay is {self.weight_decay}: give 0 or more.")
+        if self.clip_gradient is not None and not self.clip_gradient > 0:
+            raise FitError(
+                f"clip_gradient is {self.clip_gradient}: give a number above 0, or None."
+            )
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise FitError(
+                    f"{name} is {getattr(self, name)!r}: choose one of {', '.join(allowed)}."
+                )
+
+    def changed(self, changes: Mapping[str, Any]) -> FitSettings:
+        """These settings with some changed; an unknown name is refused with the nearest one."""
+        known = [f.name for f in fields(self)]
+        for name in changes:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = (
+                    f": did you mean {near[0]!r}?" if near else f": choose from {', '.join(known)}."
+                )
+                raise FitError(f"there is no training setting {name!r}{hint}")
+        return replace(self, **changes)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, for a manifest."""
+        return asdict(self)
+
+
+_CHOICES = {
+    "monitor": ("metric", "loss"),
+    "scaling": ("train", "all"),
+    "class_weights": ("none", "balanced"),
+    "dtype": ("float32", "float64"),
+}
+
+PAPER = FitSettings(
+    epochs=1000,
+    batch_size=1024,
+    lr=5e-3,
+    head_lr=10.0,
+    clip_gradient=None,
+    plateau=15,
+    lr_factor=0.1,
+    stop=60,
+    monitor="loss",
+    scale_target=False,
+    scaling="all",
+)
+"""The paper's own: Adam, plateau of 15 epochs, stop after 60, readout at ten times the rate."""

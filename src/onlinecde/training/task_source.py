@@ -1,0 +1,79 @@
+"""Where a task came from, in plain values, so that whoever has the model can have the task again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from onlinecde.data import IntervalLabels, RowLabels, StreamLabels, Task, load, task_from_table
+from onlinecde.training.settings import FitError
+
+
+def registry_source(name: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The source of a prepared data set's task, by name: "physionet-2019", "mimic-iv/sepsis".
+
+    >>> registry_source("mimic-iv/sepsis")
+    {'source': 'registry', 'name': 'mimic-iv', 'arguments': {'task': 'sepsis'}}
+    """
+    set_name, _, task = name.partition("/")
+    arguments = {**({"task": task} if task else {}), **(settings or {})}
+    return {"source": "registry", "name": set_name, "arguments": arguments}
+
+
+def table_source(
+    events: str | os.PathLike[str],
+    *,
+    labels: str | os.PathLike[str] | None,
+    label: list[str],
+    label_per: str,
+    **arguments: Any,
+) -> dict[str, Any]:
+    """The source of a task from one's own files; `label_per` is "stream", "row" or "interval".
+
+    `label` names the label's column or columns; for intervals those of their start and end.
+    """
+    files = {"events": events, "labels": labels, "static": arguments.pop("static", None)}
+    told = {name: str(Path(file).resolve()) for name, file in files.items() if file is not None}
+    kept = {name: value for name, value in arguments.items() if value is not None}
+    return {
+        "source": "table",
+        "name": Path(events).name,
+        "arguments": {**told, "label": label, "label_per": label_per, **kept},
+    }
+
+
+def load_task(
+    description: Mapping[str, Any], data_dir: str | os.PathLike[str] | None = None
+) -> Task:
+    """The task a source describes, as a run's manifest has it under `task`."""
+    try:
+        source, arguments = description["source"], dict(description.get("arguments", {}))
+        if source == "registry":
+            return load(description["name"], data_dir=data_dir, **arguments)
+        if source == "table":
+            return _from_table(arguments)
+    except (KeyError, TypeError) as error:
+        raise FitError(f"the task's source cannot be read ({error!r}): give the task.") from error
+    raise FitError(
+        f"the model was fitted on a task given in memory ('{description.get('name')}'), which cannot "
+        "be loaded again: give the task."
+    )
+
+
+def _from_table(arguments: dict[str, Any]) -> Task:
+    events, columns = arguments.pop("events"), arguments.pop("label")
+    file, per = arguments.pop("labels", None), arguments.pop("label_per")
+    labels: StreamLabels | RowLabels | IntervalLabels
+    if per == "stream":
+        labels = StreamLabels(columns[0] if len(columns) == 1 else columns, file)
+    elif per == "row":
+        labels = RowLabels(columns[0], file)
+    elif per == "interval":
+        if file is None:
+            raise FitError("interval labels need a table of their own: give labels (--labels).")
+        labels = IntervalLabels(file, *columns)
+    else:
+        raise FitError(f"label_per is {per!r}: choose 'stream', 'row' or 'interval'.")
+    return task_from_table(events, labels=labels, **arguments)

@@ -1,0 +1,98 @@
+"""`onlinecde fit` from end to end: a prepared task, tables of one's own, and what it refuses."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+import onlinecde as oc
+from onlinecde.cli.app import app, main
+from onlinecde.training.task_source import load_task
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["fit", *map(str, arguments)])
+
+
+def test_a_prepared_task_from_name_to_model(tmp_path, monkeypatch):
+    monkeypatch.setenv("ONLINECDE_CACHE", str(tmp_path / "cache"))
+    result = run(
+        "--task", "simulated-ward", "--task-setting", "streams=80", "--out", tmp_path / "run",
+        "--epochs", 2, "--hidden", 8, "--width", 8, "--control", "rectilinear", "--no-counts",
+        "--solver", "heun", "--setting", "average=0.5",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "validation auc" in result.output
+    assert "onlinecde evaluate" in result.output
+    model = oc.load(tmp_path / "run" / "model")
+    assert (model.counts, model.hidden, model.config["method"]) == (False, 8, "heun")
+    manifest = json.loads((tmp_path / "run/model/manifest.json").read_text())
+    assert manifest["extra"]["settings"]["average"] == 0.5
+    task = load_task(manifest["extra"]["task"])
+    assert len(task.series) == 80
+
+
+@pytest.fixture
+def tables(tmp_path):
+    random = np.random.default_rng(0)
+    lines = [
+        {
+            "stay": s,
+            "hours": float(h),
+            "name": name,
+            "value": float(random.normal(70 + 9 * (s % 2), 2)),
+        }
+        for s in range(40)
+        for h in range(4)
+        for name in ("pulse", "pressure")
+        if random.random() < 0.8
+    ]
+    pl.DataFrame(lines).write_parquet(tmp_path / "vitals.parquet")
+    stays = pl.DataFrame({"stay": range(40), "age": [50 + s % 7 for s in range(40)]})
+    stays.write_csv(tmp_path / "stays.csv")
+    pl.DataFrame({"stay": range(40), "died": [s % 2 for s in range(40)]}).write_csv(
+        tmp_path / "outcome.csv"
+    )
+    return tmp_path
+
+
+def test_tables_of_ones_own(tables):
+    result = run(
+        "--events", tables / "vitals.parquet", "--labels", tables / "outcome.csv", "--stream", "stay",
+        "--time", "hours", "--channel", "name", "--value", "value", "--label", "died",
+        "--static", tables / "stays.csv", "--out", tables / "run", "--epochs", 40, "--lr", 0.01,
+        "--hidden", 8, "--width", 8,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "kept epoch" in result.output
+    model = oc.load(tables / "run/model")
+    manifest = json.loads((tables / "run/model/manifest.json").read_text())
+    task = load_task(manifest["extra"]["task"])
+    series, labels = task.split("test")
+    said = model(series, final=True)[:, 0] > 0
+    assert (said == labels.bool()).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either --task NAME, or --events"),
+        (["--task", "nowhere"], "there is no data set 'nowhere'"),
+        (["--task", "simulated-ward/mortality"], "has no task 'mortality'"),
+        (["--events", "x.csv"], "--stream is missing"),
+        (["--task", "simulated-ward", "--setting", "nonsense"], "not NAME=VALUE"),
+        (["--task", "simulated-ward", "--recipe", "grandma"], "choose 'default' or 'paper'"),
+        (
+            ["--events", "none.csv", "--stream", "s", "--time", "t", "--label", "y"],
+            "none.csv",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(arguments, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["fit", "--out", str(tmp_path / "run"), *arguments])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "run" / "model").exists()
