@@ -1,13 +1,17 @@
-"""Every Python block of README and docs runs as it stands, in the order of its page."""
+"""Every Python block of README and docs runs as it stands, in the order of its page.
+
+So do the commands of blocks marked `sh run`.
+"""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|sh run)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text())]
@@ -18,7 +22,21 @@ def test_blocks_run_in_order(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__main__"}
     for number, match in enumerate(BLOCK.finditer(page.read_text())):
-        exec(compile(match.group(1), f"{page.name}, block {number}", "exec"), names)
+        if match.group(1) == "sh run":
+            for line in match.group(2).replace("\\\n", " ").splitlines():
+                run_command(line)
+        else:
+            exec(compile(match.group(2), f"{page.name}, block {number}", "exec"), names)
+
+
+def run_command(line):
+    from onlinecde.cli.app import main
+
+    program, *arguments = shlex.split(line, comments=True) or ["onlinecde", "--help"]
+    assert program == "onlinecde", f"a test cannot run {line!r}"
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 0, line
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,8 +1,8 @@
 """Online prediction from irregular, partly observed time series with Neural CDEs.
 
 `import onlinecde as oc`: series (`oc.SeriesBatch`), control paths (`oc.controls`), the solver
-(`oc.solve`), models (`oc.NeuralCDE` and the baselines), and promises that can be measured
-(`oc.audit`). Names are loaded when first used, so that the command line starts at once.
+(`oc.solve`), models (`oc.NeuralCDE` and the baselines), training (`oc.fit`, `oc.evaluate`), live
+streams (`oc.streaming`), and promises that can be measured (`oc.audit`). Names are loaded when first used, so that the command line starts at once.
 """
 
 from importlib import import_module
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from onlinecde.version import __version__
 
 if TYPE_CHECKING:
-    from onlinecde import audit, controls, data
+    from onlinecde import audit, controls, data, streaming, training
     from onlinecde.artifacts import load, save
     from onlinecde.controls import Encoding, Measurability, recommend
     from onlinecde.models import GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE
     from onlinecde.series import SeriesBatch, SeriesError
     from onlinecde.solvers import MLPVectorField, SolverError, VectorField, solve
+    from onlinecde.training import evaluate, fit
 
 _HOMES = {
     "GRU": "models",
@@ -32,12 +33,24 @@ _HOMES = {
     "SeriesError": "series",
     "SolverError": "solvers",
     "VectorField": "solvers",
+    "evaluate": "training",
+    "fit": "training",
     "load": "artifacts",
     "recommend": "controls",
     "save": "artifacts",
     "solve": "solvers",
 }
-_MODULES = ("audit", "controls", "data", "kernels", "models", "series", "solvers")
+_MODULES = (
+    "audit",
+    "controls",
+    "data",
+    "kernels",
+    "models",
+    "series",
+    "solvers",
+    "streaming",
+    "training",
+)
 
 __all__ = [
     "GRU",
@@ -57,10 +70,14 @@ __all__ = [
     "audit",
     "controls",
     "data",
+    "evaluate",
+    "fit",
     "load",
     "recommend",
     "save",
     "solve",
+    "streaming",
+    "training",
 ]
 
 
