@@ -100,7 +100,20 @@ def score(task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: He
     1.0
     """
     chosen = metric_for(task_kind, metric)
-    return chosen_score(chosen, task_kind, head.probabilities(outputs.detach().double()), labels)
+    return chosen_score(chosen, task_kind, as_probabilities(head, outputs), labels)
+
+
+def as_probabilities(head: Head, outputs: Tensor) -> Tensor:
+    """Raw outputs (..., output) as probabilities in float64; numbers of a regression as they are.
+
+    Equal outputs get equal probabilities, so that ties stay ties: the last bit of a sigmoid depends
+    on where in memory its argument stands.
+    """
+    outputs = outputs.detach().double()
+    if head.kind not in ("binary", "multilabel"):
+        return head.probabilities(outputs)
+    values, place = outputs.unique(return_inverse=True)
+    return head.probabilities(values)[place]
 
 
 def chosen_score(metric: Metric, task_kind: str, probabilities: Tensor, labels: Tensor) -> float:

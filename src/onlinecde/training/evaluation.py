@@ -1,0 +1,138 @@
+"""`Evaluation`: what was found of one model on one split, and `compare`: of two on the same one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onlinecde.training.bootstrap import Difference, Estimate, difference
+from onlinecde.training.by_class import ClassScore
+from onlinecde.training.calibration import Calibration
+from onlinecde.training.event_time import Alarms, BeforeEvent
+from onlinecde.training.metrics import METRICS
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Metrics of one model on one split, with intervals by subject.
+
+    `probabilities`, `labels`, `events` and `drawn` are kept for plots and comparisons, and are not
+    part of `to_json`.
+    """
+
+    model: str
+    task: str
+    kind: str
+    per: str
+    split: str
+    metric: str
+    """The one the task is judged by."""
+    time_unit: str
+    classes: tuple[str, ...]
+    streams: int
+    subjects: int
+    labels_given: int
+    positive: int | None
+    """Labels that are 1, for binary tasks."""
+    bootstrap: int
+    seed: int
+    metrics: dict[str, Estimate]
+    calibration: Calibration | None = None
+    before_event: tuple[BeforeEvent, ...] = ()
+    event_source: str | None = None
+    """Where the event times came from, in words."""
+    alarms: Alarms | None = None
+    utility_threshold: float | None = None
+    """The threshold of the challenge's utility, chosen on the validation split."""
+    per_class: tuple[ClassScore, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
+    """[true class][predicted class]"""
+    versions: dict[str, str] = field(default_factory=dict)
+    reference: Evaluation | None = None
+    """The same of a known risk: the best any model could do."""
+    probabilities: Tensor = field(default_factory=lambda: torch.empty(0))
+    """(stream, output) or (stream, row, output) float64; numbers, for regression."""
+    labels: Tensor = field(default_factory=lambda: torch.empty(0))
+    events: np.ndarray | None = None
+    """(stream,): when the event came, as in `event_times`; None where there is no such time."""
+    drawn: dict[str, np.ndarray] = field(default_factory=dict)
+    """Each metric on the same resamples of subjects, (resample,)."""
+
+    @property
+    def value(self) -> float | None:
+        """The metric the task is judged by."""
+        return self.metrics[self.metric].value if self.metric in self.metrics else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the arrays, as plain values for `json.dumps`."""
+        told = {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in ("probabilities", "labels", "events", "drawn", "reference")
+        }
+        plain = {name: _plain(value) for name, value in told.items()}
+        plain["reference"] = None if self.reference is None else self.reference.to_json()
+        return plain
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.model} on {self.task}, {self.split}: {self.streams} streams of {self.subjects} "
+            f"subjects, {self.labels_given} labels"
+        ]
+        for name, estimate in self.metrics.items():
+            lines.append(f"  {metric_title(name):32} {estimate}")
+            if estimate.reason:
+                lines[-1] += f": {estimate.reason}"
+        return "\n".join(lines)
+
+
+def metric_title(name: str) -> str:
+    """A metric's name for readers."""
+    return METRICS[name].title if name in METRICS else name.capitalize()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None  # JSON has no infinity
+    return _plain(asdict(value)) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def compare(first: Evaluation, second: Evaluation) -> dict[str, Difference]:
+    """By how much the first exceeds the second, each metric on the same resamples of subjects.
+
+    For metrics of which less is better, less than zero is the better here too. Both must be
+    evaluations of the same split with the same `bootstrap` and `seed`.
+    """
+    for what in ("task", "split", "kind", "bootstrap", "seed"):
+        mine, other = getattr(first, what), getattr(second, what)
+        if mine != other:
+            raise ValueError(
+                f"{what} is {mine!r} in the first evaluation, {other!r} in the second: only "
+                "evaluations made alike can be compared."
+            )
+    same = first.labels.shape == second.labels.shape and torch.equal(
+        first.labels.nan_to_num(-1), second.labels.nan_to_num(-1)
+    )
+    if not same or first.subjects != second.subjects:
+        raise ValueError("the two evaluations have other labels: evaluate both on the same task.")
+    found = {}
+    for name in first.metrics:
+        if name not in second.metrics:
+            continue
+        mine, other = first.metrics[name].value, second.metrics[name].value
+        if mine is None or other is None:
+            reason = first.metrics[name].reason or second.metrics[name].reason
+            found[name] = Difference(None, reason=reason)
+        else:
+            none = np.empty(0)
+            drawn = first.drawn.get(name, none) - second.drawn.get(name, none)
+            found[name] = difference(mine - other, drawn)
+    return found

@@ -1,0 +1,160 @@
+"""Streams as models see them: the curve of each, the observations beneath, chosen by lot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onlinecde.controls import Measurability
+from onlinecde.data import Task
+from onlinecde.models import OnlineModel
+from onlinecde.plots.evaluation_curves import KNOWN
+from onlinecde.plots.trajectories import Trajectory
+from onlinecde.series import SeriesBatch
+
+_POINTS = 600
+
+
+def follow(
+    models: Mapping[str, OnlineModel],
+    task: Task,
+    split: str = "test",
+    *,
+    streams: int = 4,
+    channels: int = 4,
+    seed: int = 0,
+    reference: Tensor | None = None,
+    events: np.ndarray | None = None,
+) -> tuple[Trajectory, ...]:
+    """What models say of some streams of a split as time goes.
+
+    Streams are drawn by lot among those with at least the median number of rows; along time, half
+    of them with a label 1 somewhere. A CONTINUOUS model gives a curve between rows too, a DISCRETE
+    one stands still there; an OFFLINE one has seen the future and is left out. `reference`: a known
+    risk (stream, row) of the whole task; `events` (stream of the split,): when the event came.
+    """
+    online = {n: m for n, m in models.items() if m.measurability is not Measurability.OFFLINE}
+    if not online:
+        return ()
+    series, labels = task.split(split)
+    found = []
+    for at in _chosen(series, labels, task, streams, seed):
+        stream, label = series[at], labels[at].cpu()
+        curves = {name: _curve(model, stream, task, label) for name, model in online.items()}
+        times = stream.times[0].cpu().numpy()
+        if reference is not None and task.per == "row":
+            known = reference[task.splits[split][at], : len(times)].double().cpu().numpy()
+            curves[KNOWN] = (times, known, True)
+        event = None
+        if events is not None and np.isfinite(events[at]) and events[at] <= times[-1] + 12.0:
+            event = float(events[at])
+        found.append(
+            Trajectory(
+                title=_title(stream, label, task, event),
+                says=_says(task, label),
+                unit=task.time_unit,
+                curves=curves,
+                channels=_observed(stream, channels),
+                positive=_stretches(times, label) if task.per == "row" else (),
+                event=event,
+                truth=float(label.reshape(-1)[0])
+                if task.kind == "regression" and task.per == "stream"
+                else None,
+                limits=_limits(curves, task, label),
+            )
+        )
+    return tuple(found)
+
+
+def _chosen(series: SeriesBatch, labels: Tensor, task: Task, streams: int, seed: int) -> list[int]:
+    random = np.random.default_rng(seed)
+    rows = series.rows.cpu().numpy()
+    long = np.flatnonzero(rows >= np.median(rows))
+    if task.kind != "binary":
+        return sorted(random.permutation(long)[:streams].tolist())
+    positive = (labels == 1).cpu().reshape(len(labels), -1).any(1).numpy()
+    some = random.permutation(long[positive[long]])[: (streams + 1) // 2]
+    others = random.permutation(long[~positive[long]])[: streams - len(some)]
+    return [*some.tolist(), *others.tolist()]
+
+
+def _curve(
+    model: OnlineModel, stream: SeriesBatch, task: Task, label: Tensor
+) -> tuple[np.ndarray, np.ndarray, bool]:
+    rows = stream.times[0].cpu()
+    continuous = model.measurability is Measurability.CONTINUOUS
+    at = _between(rows) if continuous and len(rows) > 1 else rows
+    with torch.no_grad():
+        batch = model.prepare(stream.to(model.device))
+        outputs = model(batch, at=at.to(model.device)) if continuous else model(batch)
+    head = model.head  # pyright: ignore[reportAttributeAccessIssue]
+    said = head.probabilities(outputs[0].double()).cpu().numpy()  # pyright: ignore[reportCallIssue]
+    place = int(label) if task.kind == "multiclass" and label.ndim == 0 and label >= 0 else 0
+    return at.numpy(), said[:, place], not continuous
+
+
+def _between(rows: Tensor) -> Tensor:
+    """Times along the rows: at each, and some up to just before the next."""
+    each = max(2, min(24, _POINTS // len(rows)))
+    share = torch.linspace(0, 1 - 1e-6, each, dtype=rows.dtype)
+    inner = rows[:-1, None] + (rows[1:] - rows[:-1])[:, None] * share
+    return torch.cat([inner.reshape(-1), rows[-1:]])
+
+
+def _observed(stream: SeriesBatch, most: int) -> tuple[tuple[str, np.ndarray, np.ndarray], ...]:
+    """The channels observed most often, in the series' order."""
+    values, times = stream.values[0].cpu().numpy(), stream.times[0].cpu().numpy()
+    seen = ~np.isnan(values)
+    often = np.argsort(-seen.sum(0), kind="stable")[:most]
+    return tuple(
+        (str(stream.channels[c]), times[seen[:, c]], values[seen[:, c], c])
+        for c in sorted(often.tolist())
+        if seen[:, c].any()
+    )
+
+
+def _stretches(times: np.ndarray, label: Tensor) -> tuple[tuple[float, float], ...]:
+    """Where the label is 1: from a row's time to the next one's."""
+    found: list[tuple[float, float]] = []
+    for row in np.flatnonzero(label[: len(times)].numpy() == 1):
+        start, end = float(times[row]), float(times[min(row + 1, len(times) - 1)])
+        if found and found[-1][1] == start:
+            start = found.pop()[0]
+        found.append((start, end))
+    return tuple(found)
+
+
+def _title(stream: SeriesBatch, label: Tensor, task: Task, event: float | None) -> str:
+    name = f"Stream {stream.streams[0]}"
+    if task.per == "row" and task.kind == "binary":
+        if event is not None:
+            return f"{name}: event at {event:.1f} {task.time_unit}"
+        return f"{name}: {'label turns to 1' if bool((label == 1).any()) else 'no event'}"
+    if task.kind in ("binary", "multiclass") and label.ndim == 0:
+        number = int(label)
+        return f"{name}: {task.classes[number] if number < len(task.classes) else number}"
+    return name
+
+
+def _says(task: Task, label: Tensor) -> str:
+    if task.kind == "regression":
+        return task.classes[0] if task.classes else "prediction"
+    if task.kind == "multiclass":
+        return "P(true class)" if label.ndim == 0 else f"P({task.classes[0]})"
+    return f"P({task.classes[0]})" if task.kind == "multilabel" and task.classes else "risk"
+
+
+def _limits(
+    curves: Mapping[str, tuple[np.ndarray, np.ndarray, bool]], task: Task, label: Tensor
+) -> tuple[float, float]:
+    """All that is said fits, and the truth of a regression; a small risk is not drawn on 0 to 1."""
+    values = np.concatenate([values for _, values, _ in curves.values()])
+    if task.kind == "regression":
+        values = np.append(values, label.double().numpy())
+        low, high = float(np.nanmin(values)), float(np.nanmax(values))
+        margin = 0.08 * (high - low) or 1.0
+        return low - margin, high + 2 * margin
+    return 0.0, min(1.02, max(0.05, 1.35 * float(np.nanmax(values))))

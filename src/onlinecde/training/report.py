@@ -1,0 +1,282 @@
+"""One page for one evaluation: a single HTML file that needs nothing else, light or dark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from onlinecde.plots import evaluation_curves as curves
+from onlinecde.plots.inline_svg import inline_svg
+from onlinecde.plots.trajectories import Trajectory, trajectory_figure
+from onlinecde.training.bootstrap import Difference, Estimate
+from onlinecde.training.evaluation import Evaluation, compare, metric_title
+from onlinecde.training.metrics import questions
+
+_MINUS = "\u2212"
+
+
+def report(
+    evaluation: Evaluation,
+    *,
+    against: Sequence[Evaluation] = (),
+    log: Sequence[Mapping[str, Any]] = (),
+    trajectories: Sequence[Trajectory] = (),
+) -> str:
+    """The page as text: metrics with intervals, curves, streams as time goes.
+
+    `against` are evaluations of other models on the same split; `log` holds the epochs of the run
+    (`read_log`), `trajectories` what `follow` gives.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("onlinecde.training"), autoescape=True, undefined=StrictUndefined
+    )
+    figures = [(Markup(svg), caption) for svg, caption in _figures(evaluation, against, log)]
+    return environment.get_template("evaluation.html").render(
+        evaluation=evaluation,
+        subtitle=_subtitle(evaluation),
+        lead=_lead(evaluation),
+        **_metric_table(evaluation, against),
+        how=_how(evaluation, against),
+        figures=figures,
+        before_event=[_bin(one) for one in evaluation.before_event],
+        before_event_note=(
+            "Rows this long before the event, against all rows of streams without one. "
+            f"Event time: {evaluation.event_source}."
+        ),
+        alarms=_alarms(evaluation),
+        trajectories=[
+            Markup(inline_svg(trajectory_figure(one), f"{one.title}: {one.says} as time goes"))
+            for one in trajectories
+        ],
+        trajectories_note=_reading(trajectories),
+        number=_number,
+        footer=", ".join(f"{name} {version}" for name, version in evaluation.versions.items()),
+    )
+
+
+def write_report(path: str | os.PathLike[str], page: str) -> Path:
+    """Write a page; whoever looks finds the old one or the new one, never half of it."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        part.write_text(page, encoding="utf-8")
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    return target
+
+
+def _number(value: float | None) -> str:
+    """Three figures after the point, one for large numbers; a dash for none."""
+    if value is None:
+        return "\u2013"
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:,.1f}"
+
+
+def _cell(found: Estimate | Difference, *, sign: bool = False) -> tuple[str, str]:
+    """A value and its interval as a page shows them; the interval is empty where there is none."""
+    value = _number(found.value)
+    if sign and found.value is not None and found.value > 0:
+        value = "+" + value
+    spread = ""
+    if found.low is not None and found.high is not None:
+        spread = f"{_number(found.low)} to {_number(found.high)}"
+    return value.replace("-", _MINUS), spread.replace("-", _MINUS)
+
+
+def _subtitle(evaluation: Evaluation) -> str:
+    per = "one label a stream" if evaluation.per == "stream" else "a label at every row"
+    text = (
+        f"{evaluation.split.capitalize()} split: {evaluation.streams:,} streams of "
+        f"{evaluation.subjects:,} subjects, {evaluation.labels_given:,} labels"
+    )
+    if evaluation.positive is not None and evaluation.labels_given:
+        share = 100 * evaluation.positive / evaluation.labels_given
+        text += f" ({share:.1f} % positive)"
+    return f"{text}. {evaluation.kind.capitalize()}, {per}."
+
+
+def _lead(evaluation: Evaluation) -> list[tuple[str, str, str]]:
+    """The metric the task is judged by, and beside it the best possible where that is known."""
+    if evaluation.metric not in evaluation.metrics:
+        return []
+    title = metric_title(evaluation.metric)
+    found = [(*_cell(evaluation.metrics[evaluation.metric]), title)]
+    known = evaluation.reference
+    if known is not None and evaluation.metric in known.metrics:
+        value, _ = _cell(known.metrics[evaluation.metric])
+        found.append((value, "", f"best possible {title}"))
+    return found
+
+
+def _metric_table(evaluation: Evaluation, against: Sequence[Evaluation]) -> dict[str, Any]:
+    differences = [compare(evaluation, other) for other in against]
+    columns = [evaluation.model]
+    for other in against:
+        columns += [other.model, "difference"]
+    if evaluation.reference is not None:
+        columns.append(curves.KNOWN)
+    rows = []
+    for name, found in evaluation.metrics.items():
+        cells = [_cell(found)]
+        for other, difference in zip(against, differences, strict=True):
+            cells.append(_cell(other.metrics.get(name, Estimate(None))))
+            cells.append(_cell(difference.get(name, Difference(None)), sign=True))
+        if evaluation.reference is not None:
+            cells.append(_cell(evaluation.reference.metrics.get(name, Estimate(None))))
+        rows.append(
+            {
+                "title": metric_title(name),
+                "main": name == evaluation.metric,
+                "cells": cells,
+                "reason": found.reason if found.value is None else None,
+            }
+        )
+    return {"columns": columns, "rows": rows}
+
+
+def _how(evaluation: Evaluation, against: Sequence[Evaluation]) -> str:
+    parts = []
+    if evaluation.bootstrap and evaluation.subjects > 1:
+        parts.append(
+            f"Beneath each value: the interval that holds 95 % of {evaluation.bootstrap:,} resamples "
+            f"of whole subjects (seed {evaluation.seed})"
+            + ("; differences on the same resamples." if against else ".")
+        )
+    if evaluation.calibration is not None and evaluation.calibration.slope.value is not None:
+        slope, spread = _cell(evaluation.calibration.slope)
+        intercept, _ = _cell(evaluation.calibration.intercept)
+        parts.append(
+            f"Calibration slope {slope}{f' ({spread})' if spread else ''}, intercept {intercept}; "
+            "a perfect model has 1 and 0."
+        )
+    if evaluation.utility_threshold is not None:
+        parts.append(
+            "Utility: the score of the 2019 challenge, alarms above the threshold that was best on "
+            f"the validation split, {evaluation.utility_threshold:.4g}."
+        )
+    return " ".join(parts)
+
+
+def _reading(trajectories: Sequence[Trajectory]) -> str:
+    """How to read the pictures of single streams."""
+    text = "Drawn by lot from the longer streams of the split."
+    if any(one.positive for one in trajectories):
+        text += " Shaded: the label is 1."
+    if any(one.event is not None for one in trajectories):
+        text += " Upright line: the event."
+    if any(one.truth is not None for one in trajectories):
+        text += " Dotted: the truth."
+    return f"{text} Beneath: the channels observed most often."
+
+
+def _bin(found: Any) -> dict[str, Any]:
+    return {
+        "range": f"{found.start:g} to {found.end:g}",
+        "streams": f"{found.streams:,}",
+        "rows": f"{found.rows:,}",
+        "cells": [_cell(found.auc), _cell(found.sensitivity)],
+    }
+
+
+def _alarms(evaluation: Evaluation) -> str:
+    found = evaluation.alarms
+    if found is None:
+        return ""
+    text = (
+        f"First alarms, at the threshold that {100 * found.alarmed:.0f} % of streams without an event "
+        f"ever exceed: {found.caught:,} of {found.events:,} events were seen before they came"
+    )
+    if found.lead is None:
+        return text + "."
+    low, middle, high = found.lead
+    return (
+        f"{text}, half of them {middle:.1f} {evaluation.time_unit} ahead or more "
+        f"(quartiles {low:.1f} and {high:.1f})."
+    )
+
+
+def _figures(
+    evaluation: Evaluation, against: Sequence[Evaluation], log: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, str]]:
+    shown = {one.model: one for one in (evaluation, *against)}
+    if evaluation.reference is not None:
+        shown[curves.KNOWN] = evaluation.reference
+    found: list[tuple[str, str]] = []
+
+    def add(figure: Any, label: str, caption: str = "") -> None:
+        found.append((inline_svg(figure, label), caption))
+
+    if evaluation.kind == "binary":
+        _binary_figures(shown, evaluation, add)
+    if evaluation.confusion:
+        add(
+            curves.confusion_figure(evaluation.confusion, evaluation.classes),
+            "Confusion matrix",
+            "Share of each true class, by colour: right in blue, wrong in orange.",
+        )
+    if evaluation.kind == "regression":
+        said, true, _ = questions("regression", evaluation.probabilities, evaluation.labels)[0]
+        if len(true):
+            add(curves.predicted_figure(true.numpy(), said.numpy()), "Predicted and true numbers")
+    if log:
+        metric = evaluation.metric
+        add(curves.training_figure(log, metric, metric_title(metric)), "Losses by epoch")
+    return found
+
+
+def _binary_figures(shown: Mapping[str, Evaluation], evaluation: Evaluation, add: Any) -> None:
+    roc, precision, bins, hours = {}, {}, {}, {}
+    for name, one in shown.items():
+        auc = one.metrics.get("auc")
+        if auc is None or auc.value is not None:
+            curve = _rank_curves(one)
+            if curve is not None:
+                roc[name], precision[name] = curve
+        if one.calibration is not None:
+            bins[name] = [
+                (b.predicted, b.observed, _nan(b.low), _nan(b.high)) for b in one.calibration.bins
+            ]
+        table = [
+            (b.start, b.end, b.auc.value, _nan(b.auc.low), _nan(b.auc.high))
+            for b in one.before_event
+            if b.auc.value is not None
+        ]
+        if table:
+            hours[name] = table
+    if roc:
+        add(curves.roc_figure(roc), "ROC curve")
+        rate = (evaluation.positive or 0) / max(evaluation.labels_given, 1)
+        add(curves.precision_recall_figure(precision, rate), "Precision and recall")
+    if bins:
+        add(
+            curves.calibration_figure(bins),
+            "Observed share against predicted risk",
+            "Labels in ten bins of like risk; on the line, a risk is what it says.",
+        )
+    if hours:
+        add(
+            curves.before_event_figure(hours, evaluation.time_unit),
+            "AUROC by time before the event",
+        )
+
+
+def _rank_curves(evaluation: Evaluation) -> tuple[Any, Any] | None:
+    from torchmetrics.functional import classification as functional
+
+    said, true, _ = questions("binary", evaluation.probabilities, evaluation.labels)[0]
+    if not len(true) or bool((true == true[0]).all()) or not bool(said.isfinite().all()):
+        return None
+    false, hit, _ = functional.binary_roc(said, true.long())
+    precise, recall, _ = functional.binary_precision_recall_curve(said, true.long())
+    return (false.numpy(), hit.numpy()), (recall.numpy(), precise.numpy())
+
+
+def _nan(value: float | None) -> float:
+    return float("nan") if value is None else value
