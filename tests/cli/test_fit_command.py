@@ -96,3 +96,30 @@ def test_what_is_wrong_is_said_in_one_line(arguments, message, tmp_path, capsys)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "run" / "model").exists()
+
+
+def test_data_that_changed_since_the_fit_is_not_judged_in_silence(tables, capsys):
+    common = [
+        "--events", tables / "vitals.parquet", "--labels", tables / "outcome.csv", "--stream", "stay",
+        "--time", "hours", "--channel", "name", "--value", "value", "--label", "died",
+    ]  # fmt: skip
+    assert run(*common, "--out", tables / "run", "--epochs", 1, "--model", "gru").exit_code == 0
+    frame = pl.read_parquet(tables / "vitals.parquet")
+    frame.with_columns(pl.col("value") + 1).write_parquet(tables / "vitals.parquet")
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", str(tables / "run"), "--bootstrap", "0"])
+    assert stop.value.code == 2
+    assert "not what the model was fitted on" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_a_model_saved_by_fit_is_a_plain_folder_without_pickle(tables):
+    common = [
+        "--events", tables / "vitals.parquet", "--labels", tables / "outcome.csv", "--stream", "stay",
+        "--time", "hours", "--channel", "name", "--value", "value", "--label", "died",
+    ]  # fmt: skip
+    assert run(*common, "--out", tables / "run", "--epochs", 1, "--model", "gru").exit_code == 0
+    names = {p.name for p in (tables / "run/model").iterdir()}
+    assert names == {"model.safetensors", "manifest.json", "README.md"}
+    for file in (tables / "run").rglob("*"):
+        if file.is_file():
+            assert not file.read_bytes()[:2].startswith((b"\x80\x04", b"\x80\x02", b"PK"))

@@ -50,7 +50,7 @@ def test_what_a_user_can_mend_is_one_message_and_exit_code_2(run, tmp_path):
     code, _, err = run(
         "prepare", "simulated-ward", "--set", "streams", "--cache-dir", str(tmp_path)
     )
-    assert (code, "write KEY=VALUE" in err) == (2, True)
+    assert (code, "is not NAME=VALUE" in err) == (2, True)
     code, _, err = run("fetch", "mimic-iv", "--data-dir", str(tmp_path))
     assert code == 2
     assert "hosp/" in err

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from onlinecde.cli.named_values import named_values
+
 app = typer.Typer(help="List, fetch and prepare data sets.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="Name of the data set, as `data list` shows it.")]
@@ -123,7 +125,7 @@ def prepare(
     """Read a data set's files, cache the task, and describe it."""
     from onlinecde.data import loading
 
-    chosen = _parsed(setting or [])
+    chosen = named_values(setting)
     if protocol is not None:
         chosen["protocol"] = protocol
     if report:
@@ -132,24 +134,6 @@ def prepare(
             return
     built = loading.load(name, task, data_dir=data_dir, cache_dir=cache_dir, seed=seed, **chosen)
     typer.echo(built.describe())
-
-
-def _parsed(settings: list[str]) -> dict[str, Any]:
-    """KEY=VALUE -> values: JSON where it is JSON (numbers, true, null), else the text."""
-    import json
-
-    from onlinecde.data.errors import DataError
-
-    parsed: dict[str, Any] = {}
-    for entry in settings:
-        key, equals, value = entry.partition("=")
-        if not equals:
-            raise DataError(f"--set {entry}: write KEY=VALUE.")
-        try:
-            parsed[key] = json.loads(value)
-        except json.JSONDecodeError:
-            parsed[key] = value
-    return parsed
 
 
 def _is_here(entry: Any, folder: Path) -> bool:

@@ -13,8 +13,9 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where models and report go.")] = Path("out/demo"),
     streams: Annotated[int, typer.Option(min=50, help="Patients to simulate.")] = STREAMS,
     epochs: Annotated[int, typer.Option(min=1, help="At most, for each model.")] = 40,
+    live: Annotated[bool, typer.Option(help="Follow patients live on a page at the end.")] = True,
 ) -> None:
-    """Simulate a ward, fit an online Neural CDE and GRU-D, and judge both against the known risk."""
+    """Simulate a ward, fit an online Neural CDE and GRU-D, judge both, and follow patients live."""
     import time
 
     from onlinecde.cli.evaluate import evaluate

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from onlinecde.cli.named_values import named_values
+
 TASK, TABLE, MODEL, TRAINING = "A prepared task", "Your own tables", "Model", "Training"
 
 
@@ -111,7 +113,7 @@ def fit(
             "give either --task NAME, or --events FILE with --stream, --time and --label."
         )
     if task is not None:
-        source = registry_source(task, _settings(task_setting))
+        source = registry_source(task, named_values(task_setting))
     else:
         assert events is not None
         for name, given in (("--stream", stream), ("--time", time), ("--label", label)):
@@ -140,7 +142,7 @@ def fit(
         raise FitError(f"--recipe is {recipe!r}: choose 'default' or 'paper'.")
     changes = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "class_weights": class_weights}
     how = (PAPER if recipe == "paper" else FitSettings()).changed(
-        {k: v for k, v in changes.items() if v is not None} | _settings(setting) | {"seed": seed}
+        {k: v for k, v in changes.items() if v is not None} | named_values(setting) | {"seed": seed}
     )
     sizes = {
         "control": control,
@@ -150,7 +152,7 @@ def fit(
         "depth": depth,
         "method": solver,
     }
-    chosen = {k: v for k, v in sizes.items() if v is not None} | _settings(model_setting)
+    chosen = {k: v for k, v in sizes.items() if v is not None} | named_values(model_setting)
     ready = load_task(source, data_dir)
     typer.echo(ready.describe())
     typer.echo()
@@ -176,21 +178,3 @@ def fit(
     said = f"{ready.metric} {value_now:.4f}" if value_now is not None else "metric not defined"
     typer.echo(f"\n{done.ended}; kept epoch {best['epoch']}: validation {said}.")
     typer.echo(f"model: {out / 'model'}\nnext:  onlinecde evaluate {out}")
-
-
-def _settings(pairs: list[str] | None) -> dict[str, Any]:
-    """NAME=VALUE pairs; values as JSON where they are, else as text."""
-    import json
-
-    from onlinecde.training.settings import FitError
-
-    found: dict[str, Any] = {}
-    for pair in pairs or []:
-        name, sign, text = pair.partition("=")
-        if not sign or not name:
-            raise FitError(f"{pair!r} is not NAME=VALUE.")
-        try:
-            found[name.replace("-", "_")] = json.loads(text)
-        except ValueError:
-            found[name.replace("-", "_")] = text
-    return found

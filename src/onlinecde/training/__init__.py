@@ -5,7 +5,9 @@ from onlinecde.training.evaluating import evaluate
 from onlinecde.training.evaluation import Evaluation, compare
 from onlinecde.training.fitting import Fitted, fit
 from onlinecde.training.journal import model_folder, read_log
+from onlinecde.training.search_spaces import SearchSpace, Span, TuneError, paper_space, read_best
 from onlinecde.training.settings import PAPER, FitError, FitSettings
+from onlinecde.training.tuning import Tuned, read_study, tune
 
 __all__ = [
     "MODEL_NAMES",
@@ -14,10 +16,18 @@ __all__ = [
     "FitError",
     "FitSettings",
     "Fitted",
+    "SearchSpace",
+    "Span",
+    "TuneError",
+    "Tuned",
     "build_model",
     "compare",
     "evaluate",
     "fit",
     "model_folder",
+    "paper_space",
+    "read_best",
     "read_log",
+    "read_study",
+    "tune",
 ]

@@ -8,19 +8,13 @@ from typing import Any
 
 from onlinecde.controls import recommend
 from onlinecde.data import Task
-from onlinecde.models import MODELS, OnlineModel
+from onlinecde.models import MODELS, NeuralCDE, OnlineModel
 from onlinecde.training.settings import FitError
 
 ALIASES = {"ncde": "NeuralCDE", "cde": "NeuralCDE"}
 
-DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "NeuralCDE": {
-        "activation": "silu",
-        "clip": 5.0,
-        "count_scale": "log",
-    },
-}
-"""What `fit` changes of a model's own defaults; baselines: clip alone."""
+SMALL_STEPS: Mapping[str, Any] = {"gain": 0.3, "count_gain": 0.3}
+"""For series with gaps: many channels and counts move by little each, so that z stays tame."""
 
 
 def model_class(name: str) -> type[OnlineModel]:
@@ -43,7 +37,8 @@ MODEL_NAMES = ("neural-cde", "gru", "gru-dt", "gru-dt-intensity", "gru-d", "ode-
 def model_settings(task: Task, name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """All constructor arguments of a model for a task; what is given wins over defaults.
 
-    The control of a Neural CDE is the one recommended for predictions at any time.
+    The control of a Neural CDE is the one recommended for predictions at any time; where no value
+    is ever missing, counts would only repeat the row number and are left out.
     """
     cls = model_class(name)
     given = dict(given or {})
@@ -65,10 +60,12 @@ def model_settings(task: Task, name: str, given: Mapping[str, Any] | None = None
                 f"{setting} is {given[setting]!r}, but the task '{task.name}' has {value!r}: leave it out."
             )
     chosen: dict[str, Any] = {"clip": 5.0}
-    if cls is MODELS["NeuralCDE"]:
-        advised = recommend(task.series)
-        chosen = {"control": advised.control, "counts": advised.counts}
-        chosen |= DEFAULTS["NeuralCDE"]
+    if cls is NeuralCDE:
+        series = task.series
+        gaps = bool((series.values.isnan() & series.real[..., None]).any())
+        chosen |= {"control": recommend(missing=gaps).control, "counts": gaps, "activation": "silu"}
+        if gaps:
+            chosen |= SMALL_STEPS
     return {**chosen, **given, **fixed}
 
 

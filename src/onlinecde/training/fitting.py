@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from onlinecde.training.folding import fold, learn_scales
 from onlinecde.training.journal import Journal
 from onlinecde.training.loop import Training, Unwatched, Watch
 from onlinecde.training.settings import FitError, FitSettings
-from onlinecde.training.task_source import load_task, registry_source
+from onlinecde.training.task_source import content_of, load_task, registry_source
 from onlinecde.version import __version__
 
 SAVE_SECONDS = 20.0
@@ -220,21 +219,9 @@ def _about(
     return {
         "task": {
             **(source or {"source": "memory", "name": task.name}),
-            "content": _content(task),
+            "content": content_of(task),
         },
         "model": {"name": type(model).__name__, **getattr(model, "config", {})},
         "settings": how.as_json(),
         "version": __version__,
     }
-
-
-def _content(task: Task) -> str:
-    """A hash of everything in a task that training can see."""
-    digest = hashlib.blake2b(digest_size=16)
-    series = task.series
-    for tensor in (series.times, series.values, series.rows, series.static, task.labels):
-        if tensor is not None:
-            digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    for name in sorted(task.splits):
-        digest.update(name.encode() + task.splits[name].numpy().tobytes())
-    return digest.hexdigest()

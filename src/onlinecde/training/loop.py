@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.data import Task
+from onlinecde.data.task import Per
 from onlinecde.models import OnlineModel
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import SolverError, counting_evaluations
@@ -20,7 +21,6 @@ from onlinecde.training.checkpoint import pack_optimiser, unpack_optimiser
 from onlinecde.training.folding import Scales
 from onlinecde.training.metrics import UndefinedMetric, better, predict_task, score
 from onlinecde.training.settings import FitError, FitSettings
-
 
 LEAST_GAIN = 1e-6
 """A loss lower by less than this share of itself is not better."""
@@ -89,7 +89,8 @@ class Training:
         device: torch.device,
     ) -> None:
         self.model, self.settings, self.scales = model, settings, scales
-        self.kind, self.per, self.metric = task.kind, task.per, task.metric
+        self.kind, self.metric = task.kind, task.metric
+        self.per: Per = task.per
         dtype = getattr(torch, settings.dtype)
         self.series, self.labels = _split(task, "train", scales, dtype, device)
         self.validation, self.wanted = _split(task, "validation", scales, dtype, device)

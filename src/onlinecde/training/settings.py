@@ -37,7 +37,7 @@ class FitSettings:
     """Epochs without a better validation point after which training ends"""
     monitor: Literal["metric", "loss"] = "metric"
     """What makes a validation point better: the task's metric, or the loss"""
-    average: float = 0.0
+    average: float = 0.99
     """Weight averaging: decay a batch of an exponential mean of the weights; 0 for none"""
     class_weights: Literal["none", "balanced"] = "none"
     scale_target: bool = True
@@ -105,6 +105,7 @@ PAPER = FitSettings(
     lr_factor=0.1,
     stop=60,
     monitor="loss",
+    average=0.0,
     scale_target=False,
     scaling="all",
 )

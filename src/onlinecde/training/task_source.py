@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,6 +61,28 @@ def load_task(
         f"the model was fitted on a task given in memory ('{description.get('name')}'), which cannot "
         "be loaded again: give the task."
     )
+
+
+def content_of(task: Task) -> str:
+    """A hash of all that training can see of a task: series, labels, splits."""
+    digest = hashlib.blake2b(digest_size=16)
+    series = task.series
+    for tensor in (series.times, series.values, series.rows, series.static, task.labels):
+        if tensor is not None:
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    for name in sorted(task.splits):
+        digest.update(name.encode() + task.splits[name].numpy().tobytes())
+    return digest.hexdigest()
+
+
+def check_content(task: Task, description: Mapping[str, Any]) -> None:
+    """Refuse data that changed since a model was fitted on it: its test split may be others' streams."""
+    known = description.get("content")
+    if known is not None and known != content_of(task):
+        raise FitError(
+            f"the data of task '{task.name}' is not what the model was fitted on: streams it was trained "
+            "on may now be in the test split. Fit again, or name the task to judge it all the same."
+        )
 
 
 def _from_table(arguments: dict[str, Any]) -> Task:

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,6 +24,7 @@ from onlinecde.training.task_source import load_task, registry_source
 
 if TYPE_CHECKING:
     from optuna import Study
+    from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial
 
 DATABASE, LOCK, BEST = "study.db", ".lock", "best.json"
@@ -133,17 +134,17 @@ def tune(
         "metric": task.metric,
         "pruned": prune,
     }
-    search = _Search(Path(out), about, seed, trials)
     watch = watch or UnwatchedSearch()
-    while (taken := search.take()) is not None:
-        trial, mine, again = taken
-        try:
-            watch.begin(trial.number, trial.params, again)
-            _run(search, trial, task, model, space, how, source, device, watch)
-            watch.end(report(search.study.trials[trial.number]))
-        finally:
-            mine.release()
-    return search.state()
+    with contextlib.closing(_Search(Path(out), about, seed, trials)) as search:
+        while (taken := search.take()) is not None:
+            trial, mine, again = taken
+            try:
+                watch.begin(trial.number, trial.params, again)
+                _run(search, trial, task, model, space, how, source, device, watch)
+                watch.end(report(search.study.trials[trial.number]))
+            finally:
+                mine.release()
+        return search.state()
 
 
 def read_study(folder: str | os.PathLike[str]) -> Tuned:
@@ -152,7 +153,8 @@ def read_study(folder: str | os.PathLike[str]) -> Tuned:
     home = Path(folder)
     if not (home / DATABASE).is_file():
         raise TuneError(f"{home} holds no search: there is no {DATABASE}.")
-    return _Search(home, None, 0, 0).state()
+    with contextlib.closing(_Search(home, None, 0, 0)) as search:
+        return search.state()
 
 
 def _run(
@@ -200,9 +202,7 @@ class _NotWorthIt(Exception):  # noqa: N818 - a decision, not a fault
 class _TrialWatch(Unwatched):
     """Reports each epoch to the study, and ends a trial that is not worth going on with."""
 
-    def __init__(
-        self, search: _Search, trial: FrozenTrial, metric: str, watch: TuneWatch
-    ) -> None:
+    def __init__(self, search: _Search, trial: FrozenTrial, metric: str, watch: TuneWatch) -> None:
         from optuna.trial import Trial
 
         self.search, self.metric, self.watch, self.number = search, metric, watch, trial.number
@@ -227,7 +227,8 @@ class _Search:
         self.folder, self.seed, self.wanted = folder, seed, trials
         folder.mkdir(parents=True, exist_ok=True)
         with self.locked():
-            self.study = _open(folder / DATABASE, about)
+            self.storage = _storage(folder / DATABASE)
+            self.study = _study(self.storage, about)
             known = self.study.user_attrs.get("about")
             if known is None:
                 if about is None:
@@ -236,6 +237,11 @@ class _Search:
                 known = json.loads(json.dumps(about))
         _check_same(folder, known, about)
         self.about: dict[str, Any] = known
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self.storage.remove_session()
+        self.storage.engine.dispose()
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -261,8 +267,8 @@ class _Search:
                         return trial, mine, True
                     if mine is not None:
                         mine.release()
-                if len(trials) < self.wanted:
-                    trial = self._ask(len(trials))
+                if any(t.state.name == "WAITING" for t in trials) or len(trials) < self.wanted:
+                    trial = self._ask(trials)
                     mine = claim(self._claim_file(trial.number))
                     assert mine is not None
                     self._attempt(trial, 1)
@@ -271,19 +277,48 @@ class _Search:
                 return None
             time.sleep(_POLL_SECONDS)
 
-    def _ask(self, number: int) -> FrozenTrial:
+    def _ask(self, trials: Sequence[FrozenTrial]) -> FrozenTrial:
         """A new trial; the same for the same seed and the same trials before it."""
-        from optuna import load_study
-        from optuna.samplers import GPSampler
+        spans = _distributions(self.about["space"]["spans"])
+        if not any(trial.state.name == "WAITING" for trial in trials):
+            self.study.enqueue_trial(self._suggest(trials, spans))
+        asked = self.study.ask(spans)
+        return self.study.get_trials(deepcopy=False)[asked.number]
 
-        # A fresh sampler for each trial, so that a search taken up again goes on as it would have.
+    def _suggest(self, trials: Sequence[FrozenTrial], spans: dict[str, Any]) -> dict[str, Any]:
+        """What the Gaussian process would try next.
+
+        Left to itself it knows of complete trials alone, and would try what was pruned or failed
+        again and again. So it is shown a copy of the study in which a pruned trial has the best
+        value it came to, and one that failed the worst of all.
+        """
+        from optuna import create_study
+        from optuna.samplers import GPSampler
+        from optuna.trial import TrialState, create_trial
+
+        most = better(self.about["metric"]) == "max"
+        # A sampler of its own for each trial: a search taken up again goes on as it would have.
         sampler = GPSampler(
-            seed=seed_for("trial", self.seed, number) % 2**32,
+            seed=seed_for("trial", self.seed, len(trials)) % 2**32,
             n_startup_trials=max(4, self.wanted // 3),
         )
-        asking = load_study(study_name=_STUDY, storage=self.study._storage, sampler=sampler)
-        asked = asking.ask(_distributions(self.about["space"]["spans"]))
-        return asking.get_trials(deepcopy=False)[asked.number]
+        shown = create_study(direction="maximize" if most else "minimize", sampler=sampler)
+        values = {trial.number: _worth(trial, most) for trial in trials}
+        known = [value for value in values.values() if value is not None]
+        worst = (min(known) if most else max(known)) if known else None
+        for trial in trials:
+            value = values[trial.number]
+            running = trial.state.name == "RUNNING"
+            if trial.params and (running or value is not None or worst is not None):
+                shown.add_trial(
+                    create_trial(
+                        state=TrialState.RUNNING if running else TrialState.COMPLETE,
+                        value=None if running else worst if value is None else value,
+                        params=trial.params,
+                        distributions=spans,
+                    )
+                )
+        return shown.ask(spans).params
 
     def _may_try_again(self, trial: FrozenTrial) -> bool:
         """Count one more attempt; a trial that keeps ending its process is given up."""
@@ -385,43 +420,57 @@ def _optuna() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
-def _open(file: Path, about: Mapping[str, Any] | None) -> Study:
+def _storage(file: Path) -> RDBStorage:
     import sqlite3
 
-    from optuna import create_study
-    from optuna.pruners import MedianPruner
-    from optuna.samplers import RandomSampler
     from optuna.storages import RDBStorage
 
     with contextlib.closing(sqlite3.connect(file, timeout=_BUSY_SECONDS)) as connection:
         # Readers and a writer do not wait for each other; it stays so in the file.
         connection.execute("pragma journal_mode=wal")
-    storage = RDBStorage(
+    return RDBStorage(
         f"sqlite:///{file.resolve()}",
         engine_kwargs={"connect_args": {"timeout": _BUSY_SECONDS}},
     )
-    direction = None
-    if about is not None:
-        direction = "maximize" if better(about["metric"]) == "max" else "minimize"
-    return create_study(
-        study_name=_STUDY,
-        storage=storage,
-        sampler=RandomSampler(),  # trials are asked for in `_ask` alone
-        pruner=MedianPruner(n_startup_trials=4, n_warmup_steps=2),
-        direction=direction,
-        load_if_exists=True,
-    )
+
+
+def _study(storage: RDBStorage, about: Mapping[str, Any] | None) -> Study:
+    from optuna import create_study, load_study
+    from optuna.pruners import MedianPruner
+    from optuna.samplers import RandomSampler
+
+    epochs = 1 if about is None else about["settings"]["epochs"]
+    how: dict[str, Any] = {
+        "study_name": _STUDY,
+        "storage": storage,
+        "sampler": RandomSampler(),  # what to try is decided in `_suggest`
+        "pruner": MedianPruner(n_startup_trials=4, n_warmup_steps=max(2, epochs // 10)),
+    }
+    if about is None:
+        return load_study(**how)
+    direction = "maximize" if better(about["metric"]) == "max" else "minimize"
+    return create_study(**how, direction=direction, load_if_exists=True)
 
 
 def _distributions(spans: Mapping[str, Any]) -> dict[str, Any]:
     from optuna.distributions import FloatDistribution, IntDistribution
 
     return {
-        name: (IntDistribution if isinstance(low, int) and isinstance(high, int) else FloatDistribution)(
-            low, high, log=log
-        )
+        name: (
+            IntDistribution if isinstance(low, int) and isinstance(high, int) else FloatDistribution
+        )(low, high, log=log)
         for name, (low, high, log) in spans.items()
     }
+
+
+def _worth(trial: FrozenTrial, most: bool) -> float | None:
+    """The best value a trial is known to have come to; None where it failed or still runs."""
+    if trial.state.name == "COMPLETE":
+        return trial.value
+    values = trial.intermediate_values.values()
+    if trial.state.name != "PRUNED" or not values:
+        return None
+    return max(values) if most else min(values)
 
 
 def _name_of(task: Task, source: Mapping[str, Any] | None) -> str:

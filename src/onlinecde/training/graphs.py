@@ -1,0 +1,234 @@
+"""A training step as a CUDA graph: captured once for each length bucket, replayed for every batch that fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from onlinecde.controls import RectilinearPath
+from onlinecde.models import NeuralCDE
+from onlinecde.models.channel_dropout import drop_channels
+from onlinecde.models.heads import Kind
+from onlinecde.series import SeriesBatch
+from onlinecde.solvers import fused_gpu
+from onlinecde.solvers.chain import chain
+from onlinecde.solvers.counting import note_evaluations
+
+
+def why_not(model: nn.Module) -> str | None:
+    """Why a model's step cannot be captured, or None where it can."""
+    if not isinstance(model, NeuralCDE):
+        return f"{type(model).__name__} has no captured step"
+    how = model.integrator
+    if model.control != "rectilinear":
+        return f"the step of the {model.control} control is not captured"
+    if how.tolerance is not None or how.max_step is not None:
+        return "the number of steps depends on the data"
+    weight = model.field.weight
+    if weight.device.type != "cuda":
+        return f"the model is on {weight.device.type}"
+    z0 = weight.new_empty(0, model.hidden)
+    return fused_gpu.why_not(model.field, how.table, z0, how.gradient, how.backend)
+
+
+def bucket(rows: int) -> int:
+    """The number of rows a batch is padded to: few sizes, so that graphs are met again.
+
+    >>> [bucket(rows) for rows in (1, 9, 64, 65, 182)]
+    [8, 16, 64, 96, 192]
+    """
+    step = 8 if rows <= 64 else 32
+    return -(-rows // step) * step
+
+
+def masked_loss(kind: Kind, outputs: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
+    """`Head.loss` without a look at how many labels there are, for a program that was captured."""
+    if kind == "multiclass":
+        known = labels >= 0
+        wanted = torch.where(known, labels, -100).to(torch.int64)
+        loss = nn.functional.cross_entropy(
+            outputs.flatten(0, -2), wanted.flatten(), weight, ignore_index=-100
+        )
+        return torch.where(known.any(), loss, 0.0)
+    if labels.ndim == outputs.ndim - 1:
+        labels = labels.unsqueeze(-1)
+    known = ~labels.isnan()
+    wanted = torch.where(known, labels, 0.0).to(outputs.dtype)
+    if kind == "regression":
+        each = (outputs - wanted).square()
+    else:
+        each = nn.functional.binary_cross_entropy_with_logits(
+            outputs, wanted, pos_weight=weight, reduction="none"
+        )
+    return torch.where(known, each, 0.0).sum() / known.sum().clamp(min=1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Inputs:
+    """Where a graph reads its batch from: streams and rows padded to its size, longest streams first."""
+
+    x: Tensor
+    """(stream, row, path channel)"""
+    time: Tensor
+    slopes: Tensor
+    observed: Tensor
+    lengths: Tensor
+    """(stream,) int32: pieces"""
+    static: Tensor | None
+    labels: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _Captured:
+    graph: torch.cuda.CUDAGraph
+    inputs: _Inputs
+    loss: Tensor
+
+
+class GraphedStep:
+    """Loss and gradients of a batch by replaying a graph.
+
+    Call it with a batch of at most `streams` streams and its labels, (stream, row, ...) or, with
+    `final`, (stream, ...): it returns the loss and leaves the gradients in the parameters' `grad`.
+    A batch is padded to `streams` and to one of a few numbers of rows; what is padded has no
+    labels, stands still and costs nothing. Gradients are zeroed first. The `grad` tensors belong
+    to the step: do not set them to None.
+    """
+
+    def __init__(
+        self,
+        model: NeuralCDE,
+        *,
+        streams: int,
+        final: bool = False,
+        weight: Tensor | None = None,
+    ) -> None:
+        reason = why_not(model)
+        if reason is not None:
+            raise ValueError(f"this model's step cannot be captured: {reason}.")
+        self.model, self.streams, self.final, self.weight = model, streams, final, weight
+        self._graphs: dict[tuple[int, ...], _Captured] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
+
+    def __call__(self, batch: SeriesBatch, labels: Tensor) -> Tensor:
+        model = self.model
+        batch = model.prepare(batch)
+        if model.training and model.channel_dropout:
+            batch = drop_channels(batch, model.channel_dropout)
+        path = model.path(batch)
+        assert isinstance(path, RectilinearPath)
+        many, rows = path.rows.shape[:2]
+        if many > self.streams:
+            raise ValueError(f"the batch has {many} streams, the step takes up to {self.streams}.")
+        size = bucket(rows)
+        key = (size, *labels.shape[1 if self.final else 2 :])
+        captured = self._graphs.get(key)
+        if captured is None:
+            inputs = self._room(size, labels, batch.static)
+            self._fill(inputs, path, batch.static, labels)
+            captured = self._graphs[key] = self._capture(inputs)
+        else:
+            self._fill(captured.inputs, path, batch.static, labels)
+        captured.graph.replay()
+        how = model.integrator
+        note_evaluations(path.pieces_per_stream * (how.steps * how.table.stages))
+        return captured.loss.clone()
+
+    def _room(self, rows: int, labels: Tensor, static: Tensor | None) -> _Inputs:
+        model, many = self.model, self.streams
+        new = model.field.weight.new_zeros
+        c = model.encoding.path_channels
+        shape = labels.shape[1:] if self.final else (rows, *labels.shape[2:])
+        return _Inputs(
+            x=new(many, rows, c),
+            time=new(rows - 1, many),
+            slopes=new(rows - 1, many, 1, c - 1),
+            observed=new(rows - 1, many, model.channels, dtype=torch.bool),
+            lengths=new(many, dtype=torch.int32),
+            static=None if static is None else new(many, static.shape[1]),
+            labels=torch.empty(many, *shape, dtype=labels.dtype, device=model.device),
+        )
+
+    def _fill(
+        self, to: _Inputs, path: RectilinearPath, static: Tensor | None, labels: Tensor
+    ) -> None:
+        """Copy a batch to where the graph reads it."""
+        laid = chain(path, self.model.field)
+        order, many, legs = laid.order, path.rows.shape[0], laid.slopes.shape[0]
+        # Streams that are not there keep finite numbers of an earlier batch and have no labels.
+        to.x[:many, : path.rows.shape[1]] = path.rows[order]
+        to.x[:many, path.rows.shape[1] :] = path.rows[order, -1:]
+        to.lengths.zero_()
+        to.lengths[:many] = laid.lengths
+        to.observed.zero_()
+        if legs:
+            assert laid.time is not None
+            assert laid.observed is not None
+            to.time[:legs, :many] = laid.time
+            to.slopes[:legs, :many, 0] = laid.slopes
+            to.observed[:legs, :many] = laid.observed
+        if to.static is not None and static is not None:
+            to.static[:many] = static[order]
+        to.labels.fill_(-1 if self.model.head.kind == "multiclass" else torch.nan)
+        labels = labels.to(to.labels)[order]
+        if self.final:
+            to.labels[:many] = labels
+        else:
+            to.labels[:many, : labels.shape[1]] = labels
+
+    def _compute(self, inputs: _Inputs) -> Tensor:
+        """Zero the gradients; the loss, and its gradients."""
+        from onlinecde.kernels.gpu import Legs
+
+        model = self.model
+        own = [p for p in model.parameters() if p.requires_grad]
+        torch._foreach_zero_([p.grad for p in own])
+        z0 = model.begin(inputs.x[:, 0], inputs.static)
+        drive = None
+        if model.field.sees_path:
+            stay, come = inputs.x[:, :-1, 1:], inputs.x[:, 1:, :1]
+            between = torch.cat([come, stay], 2)
+            knots = torch.stack([inputs.x[:, :-1], between], 2).flatten(1, 2)
+            drive = model.field.drive(torch.cat([knots, inputs.x[:, -1:]], 1)).transpose(0, 1)
+        legs = Legs(
+            lengths=inputs.lengths,
+            pieces=2 * (inputs.x.shape[1] - 1),
+            time=inputs.time,
+            slopes=inputs.slopes,
+            observed=inputs.observed,
+            parts=2 if model.counts else 1,
+            steps=model.integrator.steps,
+            time_steps=None,
+            drive=None if drive is None else drive.detach().contiguous(),
+        )
+        how = model.integrator
+        knots = fused_gpu.along(
+            legs, model.field, how.table, z0, inputs.time, inputs.slopes, drive, how.precision
+        )
+        if self.final:
+            outputs = model.read(knots[-1], inputs.x[:, -1])
+        else:
+            outputs = model.read(knots[::2].transpose(0, 1), inputs.x)
+        loss = masked_loss(model.head.kind, outputs, inputs.labels, self.weight)
+        found = torch.autograd.grad(loss, own, allow_unused=True)
+        for parameter, g in zip(own, found, strict=True):
+            if g is not None and parameter.grad is not None:
+                parameter.grad.add_(g)
+        return loss.detach()
+
+    def _capture(self, inputs: _Inputs) -> _Captured:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            # Kernels are compiled and libraries started outside of the graph.
+            self._compute(inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            loss = self._compute(inputs)
+        return _Captured(graph, inputs, loss)
