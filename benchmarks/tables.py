@@ -1,15 +1,17 @@
-"""The tables of README, made from the committed results: `python -m benchmarks.tables`.
+"""The tables of README and docs/gpu.md, made from the committed results: `python -m benchmarks.tables`.
 
-A test checks that README holds what this makes.
+Tests check that both hold what this makes.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 README = ROOT / "README.md"
+GPU_PAGE = ROOT / "docs" / "gpu.md"
 
 
 def read(name: str) -> dict[str, Any]:
@@ -65,14 +67,57 @@ def live_table() -> str:
     return "\n".join([*lines, "", source(content)])
 
 
+def gpu_table() -> str:
+    """Milliseconds of a training step of every library on every shape, and how many times ours."""
+    content = read("gpu")
+    lines = [
+        "| group | shape | highest | high | error of z | memory | plain torch | torchcde | diffrax |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    shapes: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for one in content["results"]:
+        if one["group"] != "epoch":
+            shapes.setdefault((one["group"], one["name"]), {})[one["library"]] = one
+    for (group, name), found in shapes.items():
+        mine, fast = found["onlinecde highest"], found["onlinecde high"]
+        sizes = f"{mine['hidden']}/{mine['width']}/{mine['depth']}"
+        cells = [group, f"{name}, {sizes}", f"**{mine['train']:.1f}**", f"**{fast['train']:.1f}**"]
+        cells += [
+            f"{mine['error']:.0e}, {fast['error']:.0e}",
+            f"{mine['memory'] / 2**30:.2f} GiB",
+        ]
+        for peer in ("plain torch", "torchcde", "diffrax"):
+            its = found.get(peer, {}).get("train")
+            ratios = (
+                "" if its is None else f" ({its / mine['train']:.0f}x, {its / fast['train']:.0f}x)"
+            )
+            cells.append("" if its is None else f"{its:,.0f}{ratios}")
+        lines.append("| " + " | ".join(cells) + " |")
+    epoch = [one for one in content["results"] if one["group"] == "epoch"]
+    told = ", ".join(f"{one['library']} {one['epoch_s']:.2f} s" for one in epoch)
+    lines += ["", f"One epoch of 50,538 stays in batches of 1,024: {told}."]
+    lines += ["", f"{content['hardware']['gpu'][0]}; {source(content)}"]
+    return "\n".join(lines)
+
+
+def with_gpu_table(text: str) -> str:
+    """docs/gpu.md with its table made anew."""
+    return _with(text, "gpu", gpu_table)
+
+
 def with_tables(text: str) -> str:
     """README with its tables made anew."""
     for name, make in (("solve", solve_table), ("live", live_table)):
-        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-        before, rest = text.split(start)
-        text = f"{before}{start}\n{make()}\n{end}{rest.split(end)[1]}"
+        text = _with(text, name, make)
     return text
+
+
+def _with(text: str, name: str, make: Callable[[], str]) -> str:
+    start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, rest = text.split(start)
+    return f"{before}{start}\n{make()}\n{end}{rest.split(end)[1]}"
 
 
 if __name__ == "__main__":
     README.write_text(with_tables(README.read_text()))
+    GPU_PAGE.write_text(with_gpu_table(GPU_PAGE.read_text()))

@@ -285,7 +285,7 @@ REFUSED = [
     ({"max_step": 0.0}, r"positive time"),
     ({"max_step": float("nan")}, r"positive time"),
     ({"gradient": "magic"}, r"'exact', 'backprop' or 'adjoint'"),
-    ({"backend": "tpu"}, r"'auto', 'torch' or 'cpu'"),
+    ({"backend": "tpu"}, r"'auto', 'torch', 'cpu' or 'gpu'"),
     ({"step_control": "all"}, r"'stream' or 'batch'"),
 ]
 

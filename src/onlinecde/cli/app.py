@@ -7,7 +7,13 @@ import typer
 from onlinecde.cli import data, plot
 from onlinecde.cli.audit import audit
 from onlinecde.cli.demo import demo
+from onlinecde.cli.evaluate import evaluate
+from onlinecde.cli.fit import fit
 from onlinecde.cli.properties import properties
+from onlinecde.cli.replay import replay
+from onlinecde.cli.reproduce import reproduce
+from onlinecde.cli.serve import serve, tokens_app
+from onlinecde.cli.tune import tune
 
 app = typer.Typer(
     name="onlinecde",
@@ -24,8 +30,15 @@ def root() -> None:
 
 
 app.command()(demo)
+app.command()(fit)
+app.command()(evaluate)
+app.command()(tune)
+app.command()(reproduce)
 app.command()(audit)
 app.command()(properties)
+app.command()(serve)
+app.command()(replay)
+app.add_typer(tokens_app, name="tokens")
 app.add_typer(data.app, name="data")
 app.add_typer(plot.app, name="plot")
 

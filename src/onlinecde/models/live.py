@@ -77,7 +77,7 @@ def _fast(model: NeuralCDE) -> _Compiled | None:
         torch.is_grad_enabled()
         or model.control != "rectilinear"
         or how.tolerance is not None
-        or how.backend == "torch"
+        or how.backend in ("torch", "gpu")
         or torch.compiler.is_compiling()
     ):
         return None
@@ -128,6 +128,26 @@ def observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | Non
 
     The caller then takes the plain way, which finds the same numbers or says what is wrong.
     """
+    after = _observe(model, state, t, x)
+    return after if after is not None and np.isfinite(after.z.numpy()).all() else None
+
+
+def observe_each(
+    model: NeuralCDE, state: CDEState, t: Any, x: Any, largest: float
+) -> tuple[CDEState, np.ndarray] | None:
+    """`observe`, and (stream,) whether each new state has no number beyond `largest`, and none that is NaN.
+
+    None only where the kernels do not apply or the input is not right. What one stream makes of its
+    row never changes what another makes of its own.
+    """
+    after = _observe(model, state, t, x)
+    if after is None:
+        return None
+    within = [np.abs(part.numpy()).max(1) <= largest for part in (after.z, after.values)]
+    return after, np.logical_and(*within)
+
+
+def _observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | None:
     fast = _fast(model)
     if fast is None:
         return None
@@ -182,8 +202,6 @@ def observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | Non
         static = None if state.static is None else state.static[which]
         start = model.begin(torch.from_numpy(plan.new)[which], static)
         before[plan.first] = z[plan.first] = start.numpy()
-    if not np.isfinite(z.sum()):
-        return None
     kept = plan.held
     return type(state)(
         torch.from_numpy(z),
@@ -213,6 +231,8 @@ def ahead(model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
         return None
     if not (clock >= time).all() or np.isinf(clock).any():
         return None
+    if t is None:  # a time leg without length leaves z as it is
+        return state.z
     scaling = fast.scaling
     now = (clock - scaling.time_shift) / scaling.time_scale
     then = (time - scaling.time_shift) / scaling.time_scale
@@ -224,7 +244,7 @@ def ahead(model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
         time_steps=_time_leg_steps(model, clock, time),
         threads=_threads(len(state)),
     )
-    return torch.from_numpy(z) if np.isfinite(z.sum()) else None
+    return torch.from_numpy(z) if np.isfinite(z).all() else None
 
 
 def _time_leg_steps(model: NeuralCDE, clock: np.ndarray, since: np.ndarray) -> np.ndarray | None:

@@ -72,7 +72,8 @@ class NeuralCDE(OnlineModel[CDEState]):
     With the rectilinear control (the default) it is continuously online: it answers at any time
     from the past alone, and one observation costs the same whatever the history.
 
-    `field_sees_path` makes the field f(z, X) (still a CDE: X is part of the state);
+    `field_sees_path` makes the field f(z, X) (still a CDE: X is part of the state); `restoring` is
+    the rate at which z, to begin with, is pulled back to 0 as time passes and counts grow;
     `readout_sees_path` reads out (z, X(t)); `readout_width` makes the readout a small MLP;
     `channel_dropout` hides whole channels of a stream in training. `gain`, `clip`, `count_scale`
     and `count_gain` belong to the `Encoding`; fit it on training series with
@@ -98,6 +99,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         kind: Kind = "regression",
         activation: Activation = "relu",
         field_sees_path: bool = False,
+        restoring: float = 0.0,
         readout_sees_path: bool = False,
         readout_width: int | None = None,
         channel_dropout: float = 0.0,
@@ -113,7 +115,8 @@ class NeuralCDE(OnlineModel[CDEState]):
         step_control: Literal["stream", "batch"] = "stream",
         max_steps: int = 10_000,
         gradient: Literal["exact", "backprop", "adjoint"] = "exact",
-        backend: Literal["auto", "torch", "cpu"] = "auto",
+        backend: Literal["auto", "torch", "cpu", "gpu"] = "auto",
+        precision: Literal["highest", "high"] = "highest",
     ) -> None:
         super().__init__()
         if hidden < 1:
@@ -122,6 +125,8 @@ class NeuralCDE(OnlineModel[CDEState]):
             raise ValueError(f"control is {control!r}: choose one of {', '.join(CONTROLS)}.")
         if not 0 <= channel_dropout < 1:
             raise ValueError(f"channel_dropout is {channel_dropout}: give a share from 0 up to 1.")
+        if not 0 <= restoring < float("inf"):
+            raise ValueError(f"restoring is {restoring}: give a rate of 0 or more.")
         if max_step is not None and control != "rectilinear":
             raise ValueError(
                 "max_step is for the time legs of the rectilinear control: give steps."
@@ -135,6 +140,9 @@ class NeuralCDE(OnlineModel[CDEState]):
         v = self.encoding.path_channels
         self.initial = nn.Linear(static + v, hidden)
         self.field = MLPVectorField(hidden, v, width, depth, activation, sees_path=field_sees_path)
+        if restoring:
+            grow = range(1 + channels, v)
+            self.field.start_restoring([0, *grow], restoring)
         self.head = Head(hidden + (v if readout_sees_path else 0), outputs, kind, readout_width)
         self.integrator = integrator(
             method,
@@ -146,6 +154,7 @@ class NeuralCDE(OnlineModel[CDEState]):
             max_steps=max_steps,
             gradient=gradient,
             backend=backend,
+            precision=precision,
         )
         self.config = {
             "channels": channels,
@@ -159,6 +168,7 @@ class NeuralCDE(OnlineModel[CDEState]):
             "kind": kind,
             "activation": activation,
             "field_sees_path": field_sees_path,
+            "restoring": restoring,
             "readout_sees_path": readout_sees_path,
             "readout_width": readout_width,
             "channel_dropout": channel_dropout,
@@ -175,6 +185,7 @@ class NeuralCDE(OnlineModel[CDEState]):
             "max_steps": max_steps,
             "gradient": gradient,
             "backend": backend,
+            "precision": precision,
         }
 
     @property
@@ -222,10 +233,14 @@ class NeuralCDE(OnlineModel[CDEState]):
 
     def read(self, z: Tensor, x: Tensor | None) -> Tensor:
         """Outputs of states z (..., hidden) at X (..., path channel), which only some heads need."""
-        if not self.readout_sees_path:
-            return self.head(z)
-        assert x is not None
-        return self.head(torch.cat([z, x], -1))
+        if self.readout_sees_path:
+            assert x is not None
+            z = torch.cat([z, x], -1)
+        if z.is_cuda and not torch.is_grad_enabled():
+            # A GPU's products round by the number of rows; rounded once, from float64, they do not.
+            weights = {name: weight.double() for name, weight in self.head.named_parameters()}
+            return torch.func.functional_call(self.head, weights, (z.double(),)).to(z.dtype)
+        return self.head(z)
 
     def init_state(self, streams: int = 1, static: Any = None) -> CDEState:
         if self.measurability is Measurability.OFFLINE:
@@ -330,7 +345,7 @@ class NeuralCDE(OnlineModel[CDEState]):
     def predict(self, state: CDEState, t: Any = None) -> Tensor:
         z = None if self.readout_sees_path else live.ahead(self, state, t)
         if z is not None:
-            return self.head(z)
+            return self.read(z, None)
         clock = state.time if t is None else per_stream(t, len(state), self.device)
         check_question(state.time, clock)
         return self.say(state, clock)

@@ -13,6 +13,7 @@ from onlinecde.models.heads import Kind
 from onlinecde.models.recurrent import RecurrentModel, Rows
 from onlinecde.solvers import MLPVectorField
 from onlinecde.solvers.chain import Chain, steps_for
+from onlinecde.solvers.counting import note_evaluations
 from onlinecde.solvers.fields import Activation
 from onlinecde.solvers.integrator import integrator
 
@@ -144,4 +145,6 @@ class ODERNN(RecurrentModel):
         def where(place: int, s: float) -> str:
             return f"stream {streams[place]!r} at time {float(clock[place]):g}"
 
-        return how.run(leg, self.field, h, where).z[1]
+        done = how.run(leg, self.field, h, where)
+        note_evaluations(done.nfe)
+        return done.z[1]

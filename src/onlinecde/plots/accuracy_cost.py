@@ -67,17 +67,18 @@ def accuracy_cost_figure(panels: Sequence[CostPanel], cost: str) -> Figure:
         for axis in axes[len(panels) :]:
             axis.set_visible(False)
         hollow = any(point.published for panel in panels for point in panel.points)
-        height = figure.get_size_inches()[1]
+        width, height = figure.get_size_inches()
+        keys = min(len(looks) + hollow, int(width / 1.9))
         figure.legend(
             handles=_keys(looks, hollow),
             loc="lower center",
-            ncols=min(len(looks) + hollow, 4),
+            ncols=keys,
             frameon=False,
             fontsize=9.5,
         )
-        lines = math.ceil((len(looks) + hollow) / 4)
+        lines = math.ceil((len(looks) + hollow) / keys)
         figure.subplots_adjust(
-            left=0.75 / figure.get_size_inches()[0],
+            left=0.75 / width,
             right=0.985,
             top=1 - 0.62 / height,
             bottom=(0.62 + 0.26 * lines) / height,
@@ -89,10 +90,13 @@ def accuracy_cost_figure(panels: Sequence[CostPanel], cost: str) -> Figure:
 
 def _draw(axis: Axes, panel: CostPanel, looks: dict[str, tuple[str, str]]) -> None:
     axis.spines[["top", "right"]].set_visible(False)
-    axis.tick_params(length=0)
+    axis.tick_params(which="both", length=0)
     axis.grid(color=RULE, linewidth=0.6, alpha=0.7)
     axis.set_axisbelow(True)
     axis.set_xscale("log")
+    # Before anything is drawn: left to itself, matplotlib warns where all costs are the same.
+    costs = [place[0] for point in panel.points for place in (point.at, point.published) if place]
+    _limits(axis, min(costs), max(costs))
     for point in panel.points:
         colour, marker = looks[point.name]
         if point.published is not None:
@@ -128,16 +132,17 @@ def _draw(axis: Axes, panel: CostPanel, looks: dict[str, tuple[str, str]]) -> No
         fontsize=8.5,
         color=FAINT,
     )
-    axis.margins(x=0.16, y=0.18)
+    axis.margins(y=0.18)
     axis.yaxis.set_major_locator(MaxNLocator(5))
-    _ticks(axis)
 
 
-def _ticks(axis: Axes) -> None:
-    """Plain numbers at 1, 2 and 5 of each decade, or only at 1 where there are many decades."""
-    low, high = axis.get_xlim()
-    several = math.log10(high / low) < 2.2
-    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if several else (1,)))
+def _limits(axis: Axes, low: float, high: float) -> None:
+    """Room on both sides, and plain numbers at 1, 2 and 5 of each decade, or fewer of them."""
+    room = max(0.16 * math.log10(high / low), 0.1)
+    axis.set_xlim(low / 10**room, high * 10**room)
+    decades = math.log10(high / low) + 2 * room
+    subs = (1, 2, 5) if decades < 1.6 else (1, 3) if decades < 2.6 else (1,)
+    axis.xaxis.set_major_locator(LogLocator(subs=subs))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
 

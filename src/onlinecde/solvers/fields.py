@@ -1,7 +1,7 @@
 """Vector fields: the contract the integrator relies on, and the paper's MLP."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -132,6 +132,37 @@ class MLPVectorField(VectorField):
     def inner_weights(self) -> tuple[Tensor, ...]:
         """Weight and bias of each inner layer in turn."""
         return tuple(parameter for layer in self.inner for parameter in layer.parameters())
+
+    @torch.no_grad()
+    def start_restoring(self, channels: Sequence[int], rate: float, spread: float = 0.1) -> None:
+        """Set fresh weights so that `f_j(z)` is close to `tanh(-rate z)` for some channels, to 0 for others.
+
+        Along channels that only grow (time, counts) z is then pulled back to 0 from the start, and
+        forgets as a gated recurrent state does. Half of the features carry z and half carry -z
+        through every layer, which is exact, for `act(x) - act(-x) = x`; all other weights are made
+        smaller by `spread`.
+        """
+        if self.activation == "tanh":
+            raise ValueError("a restoring start needs an activation with act(x) - act(-x) = x.")
+        if self.width < 2 * self.hidden:
+            raise ValueError(
+                f"a restoring start needs width {2 * self.hidden} or more for hidden {self.hidden}; "
+                f"width is {self.width}."
+            )
+        n, one = self.hidden, torch.eye(self.hidden).to(self.weight)
+        pair = torch.cat([one, -one])
+        for number, (weight, bias) in enumerate(
+            zip(*[iter(self.inner_weights())] * 2, strict=True)
+        ):
+            weight.mul_(spread)
+            bias.mul_(spread)
+            if number == 0:
+                weight[: 2 * n] += pair
+            else:
+                weight[: 2 * n, : 2 * n] += pair @ pair.T
+        self.weight.mul_(spread)
+        self.bias.mul_(spread)
+        self.weight[list(channels), :, : 2 * n] -= rate * pair.T
 
     def features(self, z: Tensor, drive: Tensor | None = None) -> Tensor:
         """The MLP before its last layer: (stream, hidden) -> (stream, width)."""

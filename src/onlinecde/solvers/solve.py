@@ -18,6 +18,7 @@ from onlinecde.solvers.integrator import (
     Backend,
     Gradient,
     Integrator,
+    Precision,
     Solution,
     StepControl,
     integrator,
@@ -42,6 +43,7 @@ def solve(
     at: Any = None,
     gradient: Gradient = "exact",
     backend: Backend = "auto",
+    precision: Precision = "highest",
 ) -> Solution:
     """Solve `dz = f(z) dX` from z0 (stream, hidden) along a path.
 
@@ -58,6 +60,9 @@ def solve(
     `gradient`: "exact" recomputes each piece on the way back from z at the knots; "backprop"
     records everything (the reference); "adjoint" solves the adjoint equation.
 
+    `precision` is that of products in the GPU kernels: "highest" is float32's, "high" takes
+    half-precision operands and adds up in float32.
+
     Raises:
         SolverError: a state is no longer finite, or `max_steps` did not suffice; it names the
             stream and the time.
@@ -72,6 +77,7 @@ def solve(
         max_steps=max_steps,
         gradient=gradient,
         backend=backend,
+        precision=precision,
     )
     return solve_with(how, path, field, z0, outputs=outputs, at=at)
 

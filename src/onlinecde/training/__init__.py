@@ -7,7 +7,8 @@ from onlinecde.training.fitting import Fitted, fit
 from onlinecde.training.journal import model_folder, read_log
 from onlinecde.training.search_spaces import SearchSpace, Span, TuneError, paper_space, read_best
 from onlinecde.training.settings import PAPER, FitError, FitSettings
-from onlinecde.training.tuning import Tuned, read_study, tune
+from onlinecde.training.study import Tuned
+from onlinecde.training.tuning import read_study, tune
 
 __all__ = [
     "MODEL_NAMES",

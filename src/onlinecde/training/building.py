@@ -9,12 +9,15 @@ from typing import Any
 from onlinecde.controls import recommend
 from onlinecde.data import Task
 from onlinecde.models import MODELS, NeuralCDE, OnlineModel
+from onlinecde.series import SeriesBatch
 from onlinecde.training.settings import FitError
 
 ALIASES = {"ncde": "NeuralCDE", "cde": "NeuralCDE"}
 
-SMALL_STEPS: Mapping[str, Any] = {"gain": 0.3, "count_gain": 0.3}
+COUNT_GAIN = 0.3
 """For series with gaps: many channels and counts move by little each, so that z stays tame."""
+FORGETTING = 1.4, 2.5
+"""How far z is pulled back at first by an average row, and at most by a full one (steps stay stable)."""
 
 
 def model_class(name: str) -> type[OnlineModel]:
@@ -65,8 +68,31 @@ def model_settings(task: Task, name: str, given: Mapping[str, Any] | None = None
         gaps = bool((series.values.isnan() & series.real[..., None]).any())
         chosen |= {"control": recommend(missing=gaps).control, "counts": gaps, "activation": "silu"}
         if gaps:
-            chosen |= SMALL_STEPS
+            chosen |= _for_gaps(series, given)
     return {**chosen, **given, **fixed}
+
+
+def _for_gaps(series: SeriesBatch, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults for series with gaps: small increments, a field that sees X, and a z that forgets.
+
+    Found on the simulated ward (docs/tried.md); a size that is given is kept.
+    """
+    hidden = given.get("hidden", 32)
+    chosen = {
+        "hidden": hidden,
+        "width": 2 * hidden,
+        "depth": 1,
+        "field_sees_path": True,
+        "gain": 0.3,
+        "count_gain": COUNT_GAIN,
+    }
+    if given.get("width", 2 * hidden) >= 2 * hidden and given.get("activation") != "tanh":
+        row = series.observed[series.real].sum(1).double()
+        usual, most = float(row.mean()), float(row.max())
+        gain = given.get("count_gain", COUNT_GAIN)
+        pull, limit = FORGETTING
+        chosen["restoring"] = round(min(pull / (gain * usual), limit / (gain * most)), 4)
+    return chosen
 
 
 def build_model(task: Task, name: str, given: Mapping[str, Any] | None = None) -> OnlineModel:

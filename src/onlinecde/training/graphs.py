@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from onlinecde.controls import RectilinearPath
 from onlinecde.models import NeuralCDE
 from onlinecde.models.channel_dropout import drop_channels
-from onlinecde.models.heads import Kind
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import fused_gpu
 from onlinecde.solvers.chain import chain
@@ -19,7 +18,8 @@ from onlinecde.solvers.counting import note_evaluations
 
 def why_not(model: nn.Module) -> str | None:
     """Why a model's step cannot be captured, or None where it can."""
-    if not isinstance(model, NeuralCDE):
+    # A subclass may solve otherwise, and a captured step would pass it by.
+    if type(model) is not NeuralCDE:
         return f"{type(model).__name__} has no captured step"
     how = model.integrator
     if model.control != "rectilinear":
@@ -43,7 +43,7 @@ def bucket(rows: int) -> int:
     return -(-rows // step) * step
 
 
-def masked_loss(kind: Kind, outputs: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
+def masked_loss(kind: str, outputs: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
     """`Head.loss` without a look at how many labels there are, for a program that was captured."""
     if kind == "multiclass":
         known = labels >= 0
@@ -187,7 +187,7 @@ class GraphedStep:
 
         model = self.model
         own = [p for p in model.parameters() if p.requires_grad]
-        torch._foreach_zero_([p.grad for p in own])
+        torch._foreach_zero_([p.grad for p in own if p.grad is not None])
         z0 = model.begin(inputs.x[:, 0], inputs.static)
         drive = None
         if model.field.sees_path:

@@ -119,6 +119,7 @@ def read_best(file: str | os.PathLike[str]) -> dict[str, Any]:
         ("model", str),
         ("model_settings", dict),
         ("settings", dict),
+        ("searched", list),
     ):
         if not isinstance(told.get(name), kind):
             raise TuneError(f"{file}: `{name}` is missing or of a wrong type: run `tune` again.")

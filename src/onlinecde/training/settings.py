@@ -17,11 +17,11 @@ class FitSettings:
     """What `fit` does with a model and a task. Every field may be given to `fit` by name.
 
     >>> FitSettings(epochs=20).batch_size
-    128
+    64
     """
 
     epochs: int = 100
-    batch_size: int = 128
+    batch_size: int = 64
     lr: float = 1e-3
     head_lr: float = 1.0
     """The readout learns at this many times `lr`"""

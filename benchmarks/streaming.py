@@ -1,0 +1,208 @@
+"""The streaming engine: rows a second in micro-batches, and one row at a time whatever the history.
+
+    python -m benchmarks.streaming
+    python -m benchmarks.streaming --out benchmarks/results/streaming.json
+
+A model of 30 channels with counts, hidden 64, width 64, depth 2, float32; 3 channels observed at each row;
+10,000 streams, an allowed lateness of one row. Events come as columns of Python lists, names and all. One
+thread. Each figure is the best of several rounds: the one least disturbed by others on the machine. What
+does not wait for a disk is measured in CPU time, too: that is what it costs of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import onlinecde as oc
+from benchmarks.live import resolve_history
+from benchmarks.timing import best_of, describe, machine, versions, write_results
+from onlinecde.streaming import Engine, EventBatch, MemoryStore, SQLiteStore
+
+CHANNELS, STREAMS, ROWS = 30, 10_000, 1_000
+NAMES = [f"stream {number}" for number in range(STREAMS)]
+
+
+def made_model() -> oc.NeuralCDE:
+    torch.manual_seed(0)
+    return oc.NeuralCDE(CHANNELS, 64, 64, 2, 1).eval()
+
+
+class Sender:
+    """Micro-batches of rows, stream after stream in turn, the clock going on by 1 each time round."""
+
+    def __init__(self, streams: int = STREAMS) -> None:
+        self.streams, self.sent = streams, 0
+        self.random = np.random.default_rng(0)
+
+    def rows(self, many: int) -> EventBatch:
+        number = np.arange(self.sent, self.sent + many)
+        self.sent += many
+        channel = np.argsort(self.random.random((many, CHANNELS)), 1)[:, :3]
+        names = [NAMES[n] for n in np.repeat(number % self.streams, 3)]
+        times = np.repeat(number // self.streams, 3).astype(float)
+        values = 0.3 * self.random.standard_normal(3 * many)
+        return EventBatch(names, times.tolist(), [str(c) for c in channel.ravel()], values.tolist())
+
+
+@contextmanager
+def stored(kind: str) -> Iterator[Any]:
+    """A store in memory or on disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        if kind == "memory":
+            yield MemoryStore()
+            return
+        store = SQLiteStore(Path(folder) / "live.db", synchronous=kind)  # pyright: ignore[reportArgumentType]
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+def rows_a_second(kind: str, rounds: int) -> tuple[float, float]:
+    """Rows a second in micro-batches of ROWS, every stream seen before: by the clock, and of CPU time."""
+    with stored(kind) as store:
+        engine, sender = Engine(made_model(), store, lateness=1.0), Sender()
+        for _ in range(STREAMS // ROWS):
+            engine.apply(sender.rows(ROWS))
+        best = best_cpu = 0.0
+        for _ in range(rounds):
+            batches = [sender.rows(ROWS) for _ in range(STREAMS // ROWS)]
+            start, start_cpu = time.perf_counter(), time.process_time()
+            for batch in batches:
+                receipts = engine.apply(batch)
+                assert receipts.counts["applied"] == 3 * ROWS
+            best = max(best, STREAMS / (time.perf_counter() - start))
+            best_cpu = max(best_cpu, STREAMS / (time.process_time() - start_cpu))
+    return best, best_cpu
+
+
+def per_call(call: Callable[[], Any], calls: int, rounds: int, clock: Any = None) -> float:
+    """Seconds a call, best of several rounds, by `clock`, default: CPU time."""
+    clock = time.process_time if clock is None else clock
+    best = float("inf")
+    for _ in range(rounds):
+        start = clock()
+        for _ in range(calls):
+            call()
+        best = min(best, (clock() - start) / calls)
+    return best
+
+
+def one_row(kind: str, history: int) -> float:
+    """Seconds for a micro-batch of one row of a stream with so many rows behind it."""
+    with stored(kind) as store:
+        engine, sender = Engine(made_model(), store, lateness=1.0), Sender(streams=1)
+        for _ in range(max(1, history // 100)):
+            engine.apply(sender.rows(min(history, 100)))
+        waiting = iter([sender.rows(1) for _ in range(2_000)])
+        clock = time.process_time if kind == "memory" else time.perf_counter
+        return per_call(lambda: engine.apply(next(waiting)), calls=50, rounds=40, clock=clock)
+
+
+def one_late_row(behind: int) -> float:
+    """Seconds for one event that comes so many rows late, once for each of 200 streams, in memory."""
+    engine, sender = Engine(made_model(), lateness=float(behind + 1)), Sender(streams=200)
+    for _ in range(60):
+        engine.apply(sender.rows(200))
+    names = iter(NAMES[:200])
+    return per_call(
+        lambda: engine.apply(EventBatch([next(names)], [59.5 - behind], ["0"], [0.5])),
+        calls=20,
+        rounds=10,
+    )
+
+
+def tick() -> float:
+    """Seconds to ask all streams for an answer between rows."""
+    engine, sender = Engine(made_model()), Sender()
+    for _ in range(STREAMS // ROWS):
+        engine.apply(sender.rows(ROWS))
+    return per_call(lambda: engine.predict_many(NAMES, 1.5), calls=1, rounds=10)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--rounds", type=int, default=12)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    found: list[dict[str, Any]] = []
+
+    def note(what: str, number: float, unit: str, least: float | None = None) -> None:
+        holds = least is None or number >= least
+        found.append(
+            {"what": what, "number": number, "unit": unit, "at_least": least, "holds": holds}
+        )
+
+    names = {"memory": "store in memory", "FULL": "SQLite, synced", "NORMAL": "SQLite, not synced"}
+    for kind, least in (("memory", 60_000), ("FULL", 20_000), ("NORMAL", None)):
+        number, of_cpu = rows_a_second(kind, asked.rounds)
+        what, alone = f"micro-batches of {ROWS:,} rows, {names[kind]}", kind == "memory"
+        note(what, number, "rows/s", None if alone else least)
+        note(f"{what}, of CPU time", of_cpu, "rows/s", least if alone else None)
+    single = {}
+    for history in (10, 10_000):
+        single[history] = one_row("memory", history)
+        note(
+            f"one row alone after {history:,} rows, {names['memory']}",
+            1e6 * single[history],
+            "us",
+        )
+    note("one row alone, SQLite, synced", 1e6 * one_row("FULL", 10), "us")
+    for behind in (1, 6, 40):
+        note(f"one event {behind} rows late, {names['memory']}", 1e6 * one_late_row(behind), "us")
+    note(f"asking {STREAMS:,} streams between rows", 1e3 * tick(), "ms")
+    with torch.no_grad():
+        peer = best_of(resolve_history(made_model()), seconds=3).best
+    note("torchcde, 72 rows of history solved again", 1e6 * peer, "us")
+    ratio = peer * found[1]["number"]
+    note("one row in a micro-batch against torchcde solving again", ratio, "times faster", 1_000)
+    note(
+        "one row after 10 rows against one after 10,000", single[10] / single[10_000], "times", 0.8
+    )
+    table = Table(title="The streaming engine", box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("what")
+    table.add_column("measured", justify="right")
+    table.add_column("must hold")
+    for one in found:
+        least = one["at_least"]
+        told = "" if least is None else f">= {least:,g}: {'yes' if one['holds'] else 'NO'}"
+        table.add_row(one["what"], f"{one['number']:,.4g} {one['unit']}", told)
+    console = Console(width=120)
+    console.print(table)
+    hardware, installed = machine(), versions("onlinecde", "torch", "numba", "torchcde")
+    for line in describe(hardware, installed):
+        console.print(line, highlight=False)
+    if asked.out:
+        settings = {
+            "channels": CHANNELS, "observed": 3, "hidden": 64, "width": 64, "depth": 2,
+            "streams": STREAMS, "rows": ROWS, "lateness": 1.0,
+        }  # fmt: skip
+        write_results(
+            asked.out,
+            command=["python", "-m", "benchmarks.streaming", *sys.argv[1:]],
+            settings=settings,
+            hardware=hardware,
+            installed=installed,
+            results=found,
+        )
+    sys.exit(0 if all(one["holds"] for one in found) else 1)
+
+
+if __name__ == "__main__":
+    main()

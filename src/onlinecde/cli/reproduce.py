@@ -1,0 +1,138 @@
+"""`onlinecde reproduce NAME`: a table or figure of the paper, run and set beside the published one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from onlinecde.experiments import Summary
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME...",
+            help="Tables by name or TOML file; `list` shows them; `open`: all on open data.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of results. Started again, it goes on.")] = Path(
+        "out/reproduce"
+    ),
+    protocol: Annotated[
+        str, typer.Option(help="paper (what its code did) or clean (done right).")
+    ] = "clean",
+    budget: Annotated[str, typer.Option(help="smoke, small or full.")] = "full",
+    seeds: Annotated[
+        str | None, typer.Option(help="With commas: 0,111,222. Default: the table's.")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="ROW/COLUMN, * for any; repeatable: 'CharacterTrajectories/*'."),
+    ] = None,
+    found: Annotated[
+        list[Path] | None,
+        typer.Option(help="best.json of `tune`, to take the place of the paper's; repeatable."),
+    ] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Take the open demo in place of MIMIC-IV.")
+    ] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run cells that failed again.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of raw data.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Show the tables there are.")] = False,
+) -> None:
+    """Run what is missing of a table, skip what is done, and write it beside the published numbers."""
+    from rich.console import Console
+
+    console = Console()
+    if listed or names == ["list"]:
+        _list(console)
+        return
+    from onlinecde.cli.grid_display import GridDisplay, as_rich
+    from onlinecde.experiments import ExperimentError
+    from onlinecde.experiments import reproduce as run_table
+    from onlinecde.experiments.grid import tables_named
+    from onlinecde.training.search_spaces import read_best
+
+    if not names:
+        raise ExperimentError("name a table: `onlinecde reproduce list` shows what there is.")
+    try:
+        chosen = [int(seed) for seed in (seeds or "").split(",") if seed.strip()]
+    except ValueError as error:
+        raise ExperimentError(f"--seeds {seeds}: write whole numbers, as 0,111,222.") from error
+    best = [read_best(file) for file in found or []]
+    broken = False
+    for table in [table for name in names for table in tables_named(name)]:
+        if table.kind == "command":
+            _command(table.command, out)
+            continue
+        with GridDisplay(console) as watch:
+            try:
+                summary = run_table(
+                    table,
+                    out,
+                    protocol=protocol,
+                    budget=budget,
+                    seeds=chosen,
+                    only=only or (),
+                    found=best,
+                    demo=demo,
+                    retry=retry,
+                    device=device,
+                    data_dir=data_dir,
+                    watch=watch,
+                )
+            except KeyboardInterrupt:
+                typer.echo(f"\nstopped. The same command goes on where it was ({out}).", err=True)
+                raise typer.Exit(130) from None
+        console.print()
+        console.print(as_rich(summary))
+        _say_notes(console, summary)
+        picture = table.name if table.kind == "figure" else f"{table.name}-cost"
+        if (file := summary.folder / f"{picture}.png").exists():
+            console.print(f"wrote {file} and .svg", highlight=False, soft_wrap=True)
+        broken |= any(entry.failures for entry in summary.entries.values())
+    if broken:
+        typer.echo("some cells failed, see above; --retry runs them again.", err=True)
+        raise typer.Exit(1)
+
+
+def _say_notes(console: Console, summary: Summary) -> None:
+    for note in summary.notes:
+        bad = note.startswith("Failed")
+        console.print(note, style="red" if bad else "dim", highlight=False, soft_wrap=True)
+    console.print(f"wrote {summary.folder / summary.table.name}.md, .csv and .tex", highlight=False)
+
+
+def _command(name: str, out: Path) -> None:
+    from onlinecde.cli import properties as command
+
+    assert name == "properties"
+    file = out / "properties.json"
+    command.properties(json_file=file)
+    typer.echo(f"wrote {file}")
+
+
+def _list(console: Console) -> None:
+    from rich.table import Table
+
+    from onlinecde.experiments.protocols import BUDGETS, PROTOCOLS
+    from onlinecde.experiments.table import load_table, table_names
+
+    shown = Table("name", "what", "data sets", "cells", box=None, pad_edge=False)
+    for name in table_names():
+        table = load_table(name)
+        cells = len(table.rows) * len(table.columns) * len(table.seeds)
+        sets = ", ".join(table.data_sets) or (f"those of {table.of}" if table.of else "none")
+        shown.add_row(name, table.title, sets, str(cells) if cells else "-")
+    console.print(shown)
+    console.print()
+    for kind, choices in (("protocol", PROTOCOLS), ("budget", BUDGETS)):
+        for choice in choices.values():
+            console.print(f"--{kind} {choice.name:<6} {choice.what}", highlight=False)

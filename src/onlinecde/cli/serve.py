@@ -1,0 +1,145 @@
+"""`onlinecde serve`: follow live streams with a saved model; `onlinecde tokens`: who may come in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+tokens_app = typer.Typer(no_args_is_help=True, help="Make, list and take back access tokens.")
+
+_File = Annotated[Path, typer.Option("--file", help="The file of tokens; it holds only hashes.")]
+
+
+def serve(
+    model: Annotated[Path, typer.Argument(help="Folder of a saved model, or of a run.")],
+    store: Annotated[
+        Path, typer.Option(help="The SQLite file of events, states and answers.")
+    ] = Path("live.db"),
+    host: Annotated[
+        str, typer.Option(help="Address to bind to; other than loopback needs --tokens.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    tokens: Annotated[
+        Path | None, typer.Option(help="File of tokens (`onlinecde tokens new`).")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Probability that raises an alarm.")
+    ] = None,
+    output: Annotated[int, typer.Option(min=0, help="The output that is watched.")] = 0,
+    lateness: Annotated[
+        float,
+        typer.Option(min=0.0, help="How late an event may come, in the model's unit of time."),
+    ] = 0.0,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="The model is a new one: make all states again.")
+    ] = False,
+    keep: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Delete rows older than this before their stream's newest."),
+    ] = None,
+    evict_after: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="Seconds after which an idle stream leaves memory."),
+    ] = 3600.0,
+    most_streams: Annotated[
+        int, typer.Option(min=1, help="No more streams than this.")
+    ] = 1_000_000,
+    time_unit: Annotated[
+        str | None,
+        typer.Option(
+            help="What 1 is on the streams' clock: seconds, minutes, hours, days. Default: as trained."
+        ),
+    ] = None,
+    clock_speed: Annotated[
+        float, typer.Option(help="Seconds that pass on the streams in one second; for replays.")
+    ] = 1.0,
+    silent_after: Annotated[
+        float, typer.Option(help="Units of time without a row after which a risk stands still.")
+    ] = 24.0,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="Name the server is asked for by, behind a proxy.")
+    ] = None,
+    forwarded_by: Annotated[
+        str | None,
+        typer.Option(help="Address of the reverse proxy whose X-Forwarded-* are believed."),
+    ] = None,
+    title: Annotated[str, typer.Option(help="Shown on the page.")] = "onlinecde",
+    page: Annotated[bool, typer.Option(help="Serve the monitor page.")] = True,
+    log_requests: Annotated[
+        bool, typer.Option("--log-requests", help="Log every request.")
+    ] = False,
+) -> None:
+    """Follow live streams: HTTP and WebSocket in, predictions and a monitor page out.
+
+    Every acknowledged event is on disk. Stop it with Ctrl-C or SIGTERM; killed, it goes on where it was.
+    """
+    from onlinecde.serving import ServeSettings, TokenBook, create_app, serve_forever
+    from onlinecde.serving.opening import open_engine
+    from onlinecde.serving.request_log import log_to_stderr
+    from onlinecde.serving.running import shown_address
+
+    log_to_stderr()
+    wanted = ServeSettings(
+        host=host,
+        port=port,
+        allow_hosts=tuple(allow_host or ()),
+        clock_speed=clock_speed,
+        silent_after=silent_after,
+        output=output,
+        threshold=threshold,
+        title=title,
+        page=page,
+        keep=keep,
+        evict_after=evict_after,
+        log_requests=log_requests,
+        forwarded_by=forwarded_by,
+    )
+    book = None if tokens is None else TokenBook.read(tokens)
+    engine, settings = open_engine(
+        model,
+        store,
+        wanted,
+        time_unit=time_unit,
+        lateness=lateness,
+        rebuild=rebuild,
+        most_streams=most_streams,
+    )
+    typer.echo(f"{model} on {shown_address(settings)}, streams in {store}", err=True)
+    serve_forever(create_app(engine, settings, tokens=book), settings)
+
+
+@tokens_app.command("new")
+def new_token(
+    name: Annotated[str, typer.Argument(help="Whose it is; shown in lists and logs.")],
+    scope: Annotated[str, typer.Option(help="read, write or read,write")] = "read",
+    file: _File = Path("tokens.json"),
+) -> None:
+    """Make a token and print it, once."""
+    from onlinecde.serving.tokens import TokenBook
+
+    book = TokenBook.read(file) if file.exists() else TokenBook()
+    text = book.add(name, [one.strip() for one in scope.split(",") if one.strip()])
+    book.write(file)
+    typer.echo(text)
+    typer.echo(f"kept as a hash in {file}; it is not shown again", err=True)
+
+
+@tokens_app.command("list")
+def list_tokens(file: _File = Path("tokens.json")) -> None:
+    """Names and scopes."""
+    from onlinecde.serving.tokens import TokenBook
+
+    for one in TokenBook.read(file).tokens:
+        typer.echo(f"{one.name}\t{','.join(sorted(one.scopes))}")
+
+
+@tokens_app.command("remove")
+def remove_token(name: str, file: _File = Path("tokens.json")) -> None:
+    """Take a token back; a running server forgets it when it is started again."""
+    from onlinecde.serving.tokens import TokenBook
+
+    book = TokenBook.read(file)
+    book.remove(name)
+    book.write(file)

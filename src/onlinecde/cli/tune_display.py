@@ -1,0 +1,151 @@
+"""What a person sees of a search: a line a trial, and in the end all of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from onlinecde.training.search_spaces import TuneError
+from onlinecde.training.study import DATABASE, TrialReport, Tuned
+from onlinecde.training.tuning import read_study
+
+_STYLES = {"complete": "", "pruned": "dim", "failed": "red", "running": "yellow"}
+
+
+class TuneDisplay:
+    """Prints a line when a trial begins and one when it ends."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def begin(self, number: int, settings: Mapping[str, Any], again: bool) -> None:
+        more = " (taken up again)" if again else ""
+        self._say(f"trial {number}: {_told(settings)}{more}", "dim")
+
+    def epoch(self, number: int, entry: Mapping[str, Any]) -> None:
+        pass
+
+    def end(self, trial: TrialReport) -> None:
+        said = trial.state if trial.value is None else f"{trial.value:.4f}"
+        more = f": {trial.reason}" if trial.reason else ""
+        self._say(
+            f"trial {trial.number}: {said}, {trial.epochs} epochs, {trial.seconds or 0:.1f} s{more}",
+            _STYLES[trial.state],
+        )
+
+    def note(self, text: str) -> None:
+        """Something worth knowing."""
+        self._say(text, "yellow")
+
+    def _say(self, text: str, style: str) -> None:
+        self.console.print(Text(text, style=style), soft_wrap=True)
+
+
+def as_rich(found: Tuned) -> Table:
+    """All trials; the best one is marked."""
+    best = None if found.best is None else found.best["trial"]
+    names = list(dict.fromkeys(name for trial in found.trials for name in trial.settings))
+    table = Table(title=f"{len(found.trials)} trials in {found.folder}", title_style="bold")
+    table.add_column("trial", justify="right")
+    for name in names:
+        table.add_column(name, justify="right")
+    table.add_column(f"validation {found.metric}", justify="right")
+    table.add_column("epochs", justify="right")
+    table.add_column("seconds", justify="right")
+    table.add_column("")
+    for trial in found.trials:
+        is_best = trial.number == best
+        table.add_row(
+            str(trial.number),
+            *[_number(trial.settings.get(name)) for name in names],
+            "-" if trial.value is None else f"{trial.value:.4f}",
+            str(trial.epochs),
+            "-" if trial.seconds is None else f"{trial.seconds:.1f}",
+            "best" if is_best else trial.reason or ("" if trial.value is not None else trial.state),
+            style="bold green" if is_best else _STYLES[trial.state],
+        )
+    return table
+
+
+def work_together(workers: int, out: Path, arguments: Sequence[str], display: TuneDisplay) -> Tuned:
+    """Let several processes search in one folder, and tell of each trial as it ends.
+
+    A process that dies is not replaced: the others take up its trial.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    threads = str(max(1, (os.cpu_count() or 1) // workers))
+    command = [sys.executable, "-c", "from onlinecde.cli import main; main()", "tune", *arguments]
+    logs = [out / f"worker-{number}.log" for number in range(workers)]
+    crew = []
+    for log in logs:
+        with log.open("w") as file:
+            crew.append(
+                subprocess.Popen(
+                    command,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    env={"OMP_NUM_THREADS": threads, **os.environ},
+                )
+            )
+    told: set[int] = set()
+    ended: set[int] = set()
+    seen = None
+    try:
+        while len(ended) < workers:
+            time.sleep(0.5)
+            if (now := _changed(out)) != seen:
+                seen = now
+                _tell_news(out, told, display)
+            for number, process in enumerate(crew):
+                if number not in ended and process.poll() is not None:
+                    ended.add(number)
+                    if process.returncode not in (0, 1):
+                        display.note(
+                            f"worker {number} ended with {process.returncode}: {logs[number]}"
+                        )
+    finally:
+        for process in crew:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    _tell_news(out, told, display)
+    if not (out / DATABASE).is_file() or all(p.returncode not in (0, 1) for p in crew):
+        last = logs[0].read_text(errors="replace").strip().splitlines()
+        raise TuneError(f"no worker came to an end: {' '.join(last[-3:]) or logs[0]}")
+    return read_study(out)
+
+
+def _changed(out: Path) -> list[int]:
+    """Differs when the study was written to."""
+    files = [file for file in (out / DATABASE, out / f"{DATABASE}-wal") if file.exists()]
+    return [file.stat().st_mtime_ns for file in files]
+
+
+def _tell_news(out: Path, told: set[int], display: TuneDisplay) -> None:
+    if not (out / DATABASE).is_file():
+        return
+    try:
+        trials = read_study(out).trials
+    except Exception:  # the first worker is still making the study
+        return
+    for trial in trials:
+        if trial.state != "running" and trial.number not in told:
+            told.add(trial.number)
+            display.end(trial)
+
+
+def _told(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_number(value)}" for name, value in settings.items())
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)

@@ -1,0 +1,129 @@
+"""Where and with what a number was made: commit, versions, hardware, and the memory it took."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from onlinecde.version import __version__
+
+
+@cache
+def commit() -> str | None:
+    """The commit of the checkout this package runs from, "+" behind it where files differ."""
+    here = Path(__file__).parent
+
+    def ask(*words: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(here), *words], capture_output=True, text=True, timeout=20
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    # Some other checkout around an installed package tells nothing about it.
+    if ask("ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    found = ask("rev-parse", "HEAD")
+    changed = ask("status", "--porcelain", "--untracked-files=no", "--", "../..")
+    return None if found is None else found + ("+" if changed else "")
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Of everything that may change a number."""
+    import numpy
+    import torchmetrics
+
+    return {
+        "onlinecde": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "torchmetrics": torchmetrics.__version__,
+    }
+
+
+def hardware(device: torch.device) -> dict[str, str | int]:
+    """The processor, its cores and threads, and the GPU where one was used."""
+    told: dict[str, str | int] = {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+    }
+    if device.type == "cuda" and torch.cuda.is_available():
+        told["gpu"] = torch.cuda.get_device_name(device)
+    return told
+
+
+@cache
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+@dataclass
+class Memory:
+    """What a block of code took at its highest, in bytes; None where that cannot be told."""
+
+    bytes: int | None = None
+
+
+@contextmanager
+def peak_memory(device: str) -> Iterator[Memory]:
+    """Measure the peak inside: allocated on the GPU, or by how much this process grew on the CPU."""
+    found = Memory()
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+        yield found
+        found.bytes = torch.cuda.max_memory_allocated()
+        return
+    before = _forget_peak()
+    yield found
+    after = _status("VmHWM")
+    if before is not None and after is not None:
+        found.bytes = max(0, after - before)
+
+
+def _forget_peak() -> int | None:
+    """Give back what is free, let the kernel count this process's peak anew; its memory now."""
+    import ctypes
+    import gc
+
+    versions()  # what is imported here is not counted below
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        # glibc keeps what was freed: the next block would take it and seem to need nothing.
+        ctypes.CDLL(None).malloc_trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return None
+    return _status("VmRSS")
+
+
+def _status(name: str) -> int | None:
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None

@@ -1,0 +1,98 @@
+"""Two ways to run a table, never mixed: what the paper's code did, and done right. And budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from onlinecde.training import PAPER, FitSettings
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How every cell of a table is run."""
+
+    name: str
+    what: str
+    fit: FitSettings
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Arguments of a model by its name; "other" for those not named."""
+    adaptive: bool = False
+    """Train with a table's adaptive steps. Otherwise training takes rk4, and the adaptive solver
+    counts the evaluations of one epoch of the trained model."""
+    batch_rmse: bool = False
+    """RMSE as the mean over batches, not over the set."""
+
+    def model(self, name: str) -> dict[str, Any]:
+        """What the protocol says of a model."""
+        return dict(self.models.get(name, self.models.get("other", {})))
+
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    protocol.name: protocol
+    for protocol in (
+        Protocol(
+            name="paper",
+            what="what the paper's code did: scaled before the split, chosen by validation loss, "
+            "mean of the batches' RMSEs, and each column's slips",
+            fit=PAPER,
+            models={
+                "neural-cde": {"activation": "relu", "clip": None, "count_scale": "linear"},
+                "other": {"clip": None},
+            },
+            adaptive=True,
+            batch_rmse=True,
+        ),
+        Protocol(
+            name="clean",
+            what="done right: scaled by the training split, chosen by the validation metric, one "
+            "RMSE over the set, static features and true times for every model",
+            fit=FitSettings(epochs=100, batch_size=256, lr=2e-3, stop=20),
+            models={
+                "neural-cde": {"activation": "silu", "clip": 5.0},
+                "other": {"clip": 5.0},
+            },
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much of a table is run; None: all of it."""
+
+    name: str
+    what: str
+    epochs: int | None = None
+    streams: int | None = None
+    rows: int | None = None
+    size: int | None = None
+    """The most `hidden` and `width` may be."""
+    seeds: int | None = None
+    """How many of the table's seeds."""
+
+
+BUDGETS: Mapping[str, Budget] = {
+    budget.name: budget
+    for budget in (
+        Budget(
+            "smoke",
+            "60 streams, 40 rows, 2 epochs, one seed: shows that everything runs",
+            epochs=2,
+            streams=60,
+            rows=40,
+            size=8,
+            seeds=1,
+        ),
+        Budget(
+            "small",
+            "600 streams, 12 epochs, one seed: a first impression",
+            epochs=12,
+            streams=600,
+            size=64,
+            seeds=1,
+        ),
+        Budget("full", "the table as it stands"),
+    )
+}

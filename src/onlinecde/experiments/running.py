@@ -1,0 +1,200 @@
+"""One cell, run: trained, chosen on validation, looked at once on test, and written down."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onlinecde.artifacts import load as load_model
+from onlinecde.artifacts import read_manifest
+from onlinecde.data import Task
+from onlinecde.experiments.cells import Cell
+from onlinecde.experiments.machine import commit, hardware, peak_memory, versions
+from onlinecde.experiments.samples import sample_task
+from onlinecde.experiments.slips import SlippedCDE, slipped_model, slipped_task
+from onlinecde.models import NeuralCDE, OnlineModel
+from onlinecde.solvers import counting_evaluations, integrator
+from onlinecde.training import FitSettings, fit, read_log
+from onlinecde.training.batches import seed_for
+from onlinecde.training.loop import Watch
+from onlinecde.training.metrics import UndefinedMetric, predict_task, score
+
+RESULT = "result.json"
+_DIGEST = "digest"
+
+
+def run_cell(
+    cell: Cell, task: Task, folder: Path, *, device: str = "auto", watch: Watch | None = None
+) -> dict[str, Any]:
+    """Run a cell in its folder and write its result there; a killed one goes on where it was."""
+    started = time.monotonic()
+    _make_room(cell, folder)
+    ready = slipped_task(sample_task(task, cell.budget.streams, cell.budget.rows), cell.slips)
+    with peak_memory(device) as memory:
+        model, history = _trained(cell, ready, folder / "run", device, watch)
+    metric = f"validation_{ready.metric}"
+    # `fit` chose this epoch on the validation split; the test split is seen below, once.
+    best = history[read_manifest(folder / "run" / "model").extra["validation"]["epoch"] - 1]
+    count = _evaluations(cell, model, ready)
+    epochs = len(history)
+    result = {
+        "cell": _cell_name(cell),
+        "status": "done",
+        "digest": cell.digest,
+        "settings": cell.settings,
+        "metric": cell.row.metric,
+        "validation": best[metric],
+        "test": _measured(cell, model, ready),
+        "streams": {name: len(at) for name, at in ready.splits.items()},
+        "weights": sum(p.numel() for p in model.parameters()),
+        "epochs": epochs,
+        "best_epoch": best["epoch"],
+        "nfe_per_epoch": sum(e["nfe"] for e in history) / epochs if count is None else count,
+        "nfe_counted": "in training" if count is None else "one epoch of the trained model",
+        "seconds_per_epoch": sum(e["seconds"] for e in history) / epochs,
+        "seconds": sum(e["seconds"] for e in history),
+        "seconds_this_start": round(time.monotonic() - started, 3),
+        "peak_memory_bytes": memory.bytes,
+        "log": {
+            name: [entry[name] for entry in history]
+            for name in ("train_loss", "validation_loss", metric, "nfe", "seconds")
+        },
+        **_circumstances(next(model.parameters()).device),
+    }
+    write_result(folder, result)
+    for name in ("checkpoint", "tensorboard"):
+        _remove(folder / "run" / name)
+    return result
+
+
+def record_failure(cell: Cell, folder: Path, error: Exception, device: str) -> dict[str, Any]:
+    """Write down that a cell failed, and why."""
+    result = {
+        "cell": _cell_name(cell),
+        "status": "failed",
+        "digest": cell.digest,
+        "reason": f"{type(error).__name__}: {error}",
+        "settings": cell.settings,
+        **_circumstances(torch.device("cpu" if device == "auto" else device)),
+    }
+    write_result(folder, result)
+    return result
+
+
+def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
+    """The result of a cell, if there is one and it was made with the cell's settings."""
+    try:
+        found = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("digest") == cell.digest else None
+
+
+def write_result(folder: Path, result: dict[str, Any]) -> None:
+    """Whoever looks finds the whole file, the old one, or none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f".{RESULT}.partial"
+    with part.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(result, indent=1) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(folder / RESULT)
+
+
+def _make_room(cell: Cell, folder: Path) -> None:
+    """Clear away what was begun with other settings."""
+    folder.mkdir(parents=True, exist_ok=True)
+    begun = folder / _DIGEST
+    if not begun.exists() or begun.read_text() != cell.digest:
+        _remove(folder / "run")
+        begun.write_text(cell.digest)
+
+
+def _trained(
+    cell: Cell, task: Task, run: Path, device: str, watch: Watch | None
+) -> tuple[OnlineModel, list[dict[str, Any]]]:
+    if (run / "model" / "manifest.json").exists():
+        where = "cuda" if device == "auto" and torch.cuda.is_available() else device
+        model = load_model(run / "model", models={"SlippedCDE": SlippedCDE})
+        return model.to("cpu" if where == "auto" else where), read_log(run)
+    how = FitSettings(**cell.fit)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_for("weights", how.seed))
+        model = slipped_model(task, cell.column.model, cell.model, cell.slips)
+    about = {
+        "source": "experiment",
+        "name": cell.row.data,
+        "arguments": cell.settings["data"],
+    }
+    done = fit(task, model, run, settings=how, source=about, device=device, watch=watch)
+    return done.model, list(done.history)
+
+
+def _measured(cell: Cell, model: OnlineModel, task: Task) -> float | None:
+    """The metric on the test split; None where it has no value there."""
+    series, labels = task.split("test")
+    outputs = predict_task(model, series, task.per)
+
+    def metric(found: Tensor, wanted: Tensor) -> float:
+        return score(task.kind, cell.row.metric, found, wanted, model.head)
+
+    try:
+        if not cell.batch_rmse:
+            return metric(outputs, labels)
+        size = cell.fit["batch_size"]
+        parts = zip(outputs.split(size), labels.cpu().split(size), strict=True)
+        each = [metric(found, wanted) for found, wanted in parts]
+        return sum(each) / len(each)
+    except UndefinedMetric:
+        return None
+
+
+def _evaluations(cell: Cell, model: OnlineModel, task: Task) -> int | None:
+    """Evaluations of the adaptive solver in one epoch's forward passes of the trained model."""
+    if cell.counted_by is None or not isinstance(model, NeuralCDE):
+        return None
+    trained = model.integrator
+    model.integrator = integrator(**cell.counted_by)
+    try:
+        with counting_evaluations() as count:
+            for split in ("train", "validation"):
+                predict_task(model, task.split(split)[0], task.per, batch_size=1024)
+    finally:
+        model.integrator = trained
+    return count.total
+
+
+def _cell_name(cell: Cell) -> dict[str, Any]:
+    return {
+        "table": cell.table,
+        "row": cell.row.name,
+        "column": cell.column.name,
+        "seed": cell.seed,
+        "protocol": cell.protocol.name,
+        "budget": cell.budget.name,
+        "demo": cell.demo,
+    }
+
+
+def _circumstances(device: torch.device) -> dict[str, Any]:
+    return {
+        "commit": commit(),
+        "versions": versions(),
+        "hardware": hardware(device),
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,238 @@
+"""The door: who is asking, from where, and may they. Pure ASGI, before any route.
+
+Every route is closed unless `OPEN` lists it. Scopes: `read` for what only looks, `write` for the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from onlinecde.serving.problems import Problem
+from onlinecde.serving.rates import Rates
+from onlinecde.serving.request_log import LOGGER, note
+from onlinecde.serving.settings import ServeSettings
+from onlinecde.serving.tokens import SCOPES, TokenBook
+
+COOKIE = "onlinecde_token"
+OPEN = frozenset(("/healthz", "/login", "/assets/login.css", "/assets/icon.svg"))
+"""What anyone may see: that it runs, and the form to log in"""
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_ALWAYS = [
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+]
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class _Shortcut:
+    path: str
+
+
+@dataclass(frozen=True)
+class Client:
+    """Who is asking."""
+
+    name: str
+    """of the token, or the address where there are no tokens: what a rate is counted by"""
+    scopes: frozenset[str]
+
+
+class Access:
+    """Middleware that lets in who may come in, and answers the others itself."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        settings: ServeSettings,
+        tokens: TokenBook | None,
+        rates: Rates,
+        counted: Callable[[str, int], None],
+        shortcuts: Mapping[tuple[str, str], Endpoint] | None = None,
+    ) -> None:
+        self.app, self.settings, self.tokens = app, settings, tokens
+        self._hosts = settings.hosts()
+        self._rates = rates
+        self._counted = counted
+        # Choosing a route costs more than one small micro-batch does: the busiest are found at once.
+        self._shortcuts = dict(shortcuts or {})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request or one socket."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), [0]
+        _keep_names_whole(scope)
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status[0] = message["status"]
+                given = {name for name, _ in message["headers"]}
+                added = [pair for pair in _ALWAYS if pair[0] not in given]
+                message = {**message, "headers": [*message["headers"], *added]}
+            await send(message)
+
+        try:
+            scope["state"] = {**scope.get("state", {}), "client": self._enter(scope)}
+        except Problem as problem:
+            await refuse(problem, scope, receive, answer)
+            if not status[0]:
+                status[0] = problem.status
+        else:
+            try:
+                short = self._shortcuts.get((scope.get("method", ""), scope["path"]))
+                if short is None:
+                    await self.app(scope, receive, answer)
+                else:
+                    scope["route"] = _Shortcut(scope["path"])
+                    await _directly(short, scope, receive, answer)
+            except Exception:
+                LOGGER.exception("failed", extra={"told": {"route": _route(scope)}})
+                if scope["type"] == "http" and not status[0]:
+                    problem = Problem(500, "failed", "something went wrong; it was logged.")
+                    await refuse(problem, scope, receive, answer)
+        route, spent = _route(scope), time.perf_counter() - began
+        self._counted(route, status[0])
+        if self.settings.log_requests or status[0] >= 500:
+            note("request", route=route, status=status[0], ms=round(1000 * spent, 2))
+
+    def _enter(self, scope: Scope) -> Client:
+        headers = Headers(scope=scope)
+        self._check_host(headers)
+        method = scope.get("method", "GET")
+        cookie = _cookie(headers)
+        bearer = _bearer(headers)
+        browser_asks = scope["type"] == "websocket" or method not in _SAFE
+        if browser_asks:
+            self._check_origin(headers, by_cookie=bearer is None and cookie is not None)
+        if scope["path"] in OPEN:
+            return Client(f"address {_address(scope)}", frozenset())
+        client = self._whose(bearer if bearer is not None else cookie, scope)
+        wait = self._rates.wait(client.name)
+        if wait:
+            raise Problem(429, "too_often", "too many requests: slow down.", retry_after=wait)
+        if scope["type"] == "http":
+            need = "read" if method in _SAFE else "write"
+            if scope["path"] != "/logout" and need not in client.scopes:
+                raise Problem(403, "scope_missing", f"this needs a token with the scope {need!r}.")
+        return client
+
+    def _whose(self, text: str | None, scope: Scope) -> Client:
+        if self.tokens is None:
+            return Client(f"address {_address(scope)}", frozenset(SCOPES))
+        if text is None:
+            raise Problem(401, "token_missing", "send `Authorization: Bearer <token>`.")
+        token = self.tokens.whose(text)
+        if token is None:
+            # Guessing is hopeless at 256 bits, but need not be free.
+            if self._rates.wait(f"guess {_address(scope)}"):
+                raise Problem(429, "too_often", "too many requests: slow down.", retry_after=1)
+            raise Problem(401, "token_wrong", "this token is not known here.")
+        return Client(f"token {token.name}", token.scopes)
+
+    def _check_host(self, headers: Headers) -> None:
+        if self._hosts is None:
+            return
+        try:
+            name = urlsplit(f"//{headers.get('host', '')}").hostname
+        except ValueError:
+            name = None
+        if name not in self._hosts:
+            raise Problem(
+                421, "host_unknown", "the server goes by another name: see `--allow-host`.", field="host"
+            )  # fmt: skip
+
+    def _check_origin(self, headers: Headers, *, by_cookie: bool) -> None:
+        """A page of another site may not act with this browser's rights."""
+        origin = headers.get("origin")
+        if origin is None:
+            if by_cookie:
+                raise Problem(403, "origin_missing", "with a cookie, `Origin` must be sent.")
+            return
+        try:
+            site = urlsplit(origin).netloc.lower()
+        except ValueError:
+            site = ""
+        if not site or site != headers.get("host", "").lower():
+            raise Problem(403, "origin_foreign", "pages of other sites may not do this.")
+
+
+async def _directly(endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
+    try:
+        response = await endpoint(Request(scope, receive))
+    except Problem as problem:
+        await refuse(problem, scope, receive, send)
+    else:
+        await response(scope, receive, send)
+
+
+async def refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with a problem: JSON, or the way to the login form for a browser that asked for a page."""
+    if scope["type"] == "websocket":
+        code = {401: 4401, 403: 4403, 429: 4429}.get(problem.status, 4400)
+        # Accepted and closed at once: a browser is never told why a handshake failed.
+        await receive()
+        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.close", "code": code, "reason": problem.code})
+        return
+    headers = [(b"content-type", b"application/json")]
+    headers += [(k.encode(), v.encode()) for k, v in problem.headers.items()]
+    body, status = orjson.dumps(problem.as_json()), problem.status
+    wants_page = "text/html" in Headers(scope=scope).get("accept", "")
+    if status == 401 and scope.get("method") == "GET" and wants_page:
+        status, body = 303, b""
+        headers = [(b"location", f"{scope.get('root_path', '')}/login".encode())]
+    headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _keep_names_whole(scope: Scope) -> None:
+    """Leave names of streams percent-encoded, so that one with a slash in it stays one part of the path."""
+    raw = scope.get("raw_path")
+    if raw and raw.startswith(b"/v1/streams/") and b"%" in raw:
+        scope["path"] = raw.split(b"?", 1)[0].decode("latin-1")
+
+
+def _bearer(headers: Headers) -> str | None:
+    kind, _, text = headers.get("authorization", "").partition(" ")
+    return text.strip() if kind.lower() == "bearer" else None
+
+
+def _cookie(headers: Headers) -> str | None:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return None
+    return found.value if found is not None else None
+
+
+def _address(scope: Scope) -> str:
+    client: Any = scope.get("client")
+    return client[0] if client else "unknown"
+
+
+def _route(scope: Scope) -> str:
+    """The route's pattern, never the path: names of streams are no one's business."""
+    return getattr(scope.get("route"), "path", None) or "none"

@@ -1,0 +1,68 @@
+"""The application: an engine behind the API, the door and the page."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from onlinecde.serving.access import Access
+from onlinecde.serving.api import add_routes, taking_events
+from onlinecde.serving.page_routes import add_page
+from onlinecde.serving.problems import ServingError
+from onlinecde.serving.service import Service
+from onlinecde.serving.settings import ServeSettings
+from onlinecde.serving.tokens import TokenBook
+from onlinecde.streaming import Engine
+from onlinecde.version import __version__
+
+
+def create_app(
+    engine: Engine, settings: ServeSettings | None = None, *, tokens: TokenBook | None = None
+) -> ASGIApp:
+    """An ASGI application that serves an engine; it closes the engine when it ends.
+
+    Without tokens, anyone who can reach it may do everything: only a server bound to loopback may run so.
+    """
+    settings = settings or ServeSettings()
+    if tokens is not None and not len(tokens):
+        raise ServingError("the file of tokens is empty: `onlinecde tokens new` adds one.")
+    if tokens is None and not settings.loopback:
+        raise ServingError(
+            f"bound to {settings.host}, others can reach the server: give --tokens FILE (`onlinecde "
+            "tokens new` makes one), or bind it to 127.0.0.1."
+        )
+    service = Service(engine, settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await service.start()
+        try:
+            yield
+        finally:
+            await service.close()
+
+    app = FastAPI(
+        title=settings.title,
+        description="Live predictions from irregular time series.",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+    )
+    app.state.service = service
+    add_routes(app, service)
+    if settings.page:
+        add_page(app, service, tokens)
+    requests = service.metrics.requests
+    return Access(
+        app,
+        settings=settings,
+        tokens=tokens,
+        rates=service.rates,
+        counted=lambda route, status: requests.labels(route, status).inc(),
+        shortcuts={("POST", "/v1/events"): taking_events(service)},
+    )

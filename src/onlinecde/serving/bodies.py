@@ -1,0 +1,66 @@
+"""Bodies of requests, read piece by piece and never further than their limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from onlinecde.serving.event_formats import read_json
+from onlinecde.serving.problems import Problem
+from onlinecde.serving.service import Service
+
+SMALL = 64 * 1024
+"""Limit for bodies that hold no events"""
+
+
+@asynccontextmanager
+async def body_of(
+    request: Request, service: Service, most: int | None = None
+) -> AsyncIterator[bytes]:
+    """A request's body; what all bodies being read take together is bounded too."""
+    limits = service.settings.limits
+    most = limits.body_bytes if most is None else most
+    told = request.headers.get("content-length")
+    if told is not None and told.isdigit() and int(told) > most:
+        raise _too_large(most)
+    pieces, size = [], 0
+    try:
+        try:
+            async with asyncio.timeout(limits.body_seconds):
+                async for piece in request.stream():
+                    size += len(piece)
+                    service.reading_bytes += len(piece)
+                    if size > most:
+                        raise _too_large(most)
+                    if service.reading_bytes > limits.bodies_bytes:
+                        raise Problem(
+                            429, "overloaded", "too many bodies at once: send again later.", retry_after=1
+                        )  # fmt: skip
+                    pieces.append(piece)
+        except TimeoutError as error:
+            raise Problem(408, "body_slow", "the body did not come in time.") from error
+        except ClientDisconnect as error:
+            raise Problem(400, "body_cut", "the body was cut short.") from error
+        yield b"".join(pieces)
+    finally:
+        service.reading_bytes -= size
+
+
+async def json_object(request: Request, service: Service, known: set[str]) -> dict[str, Any]:
+    """A small JSON object with no fields but the known ones."""
+    async with body_of(request, service, SMALL) as body:
+        told = read_json(body)
+    if not isinstance(told, dict):
+        raise Problem(422, "body_type", "give a JSON object.", field="body")
+    if strange := told.keys() - known:
+        name = min(strange)[:40]
+        raise Problem(422, "field_unknown", f"there is no field {name!r} here.", field=name)
+    return told
+
+
+def _too_large(most: int) -> Problem:
+    return Problem(413, "body_too_large", f"a body here has at most {most} bytes.", field="body")

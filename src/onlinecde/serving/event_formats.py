@@ -1,0 +1,223 @@
+"""From the bytes of a request to columns: single events, rows, lists of them, NDJSON.
+
+An event: `{"stream": "bed 7", "time": 0.5, "channel": "heart_rate", "value": 92}`. A row: `{"stream":
+"bed 7", "time": 0.5, "values": {"heart_rate": 92, "lactate": 1.4}}`. Both may carry an `id`, a row the
+`static` features of a new stream. What is wrong with the form of a request refuses all of it; what is
+wrong with an event (its time, channel or value) is the engine's to refuse, that event alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+
+from onlinecde.serving.problems import Problem
+
+EVENT_KEYS = frozenset(("stream", "time", "channel", "value", "id"))
+ROW_KEYS = frozenset(("stream", "time", "values", "id", "static"))
+_NUMBERS = {float, int}
+
+
+@dataclass(slots=True)
+class Columns:
+    """The events of one request; entry i of `of`, `times`, ... is event i."""
+
+    names: list[Any]
+    """Of the stream of each item"""
+    of: list[int]
+    """(event,): the item it came in"""
+    times: Any
+    channels: Any
+    values: Any
+    ids: list[Any] | None = None
+    static: dict[str, Any] = field(default_factory=dict)
+    rows: bool = False
+    """Whether an item is a row, so that a refusal must name the channel"""
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+
+def read_events(
+    body: bytes,
+    ndjson: bool,
+    *,
+    positions: Mapping[str, int],
+    features: Sequence[str] = (),
+    most: int = 50_000,
+) -> Columns:
+    """The events in a body; raises `Problem` where it has not the form of any.
+
+    >>> found = read_events(b'{"stream": "a", "time": 0, "values": {"hr": 80}}', False, positions={"hr": 0})
+    >>> len(found), found.names, found.channels
+    (1, ['a'], array([0], dtype=int32))
+    """
+    told = read_lines(body) if ndjson else read_json(body)
+    return columns_of(told, positions=positions, features=features, most=most)
+
+
+def columns_of(
+    told: Any, *, positions: Mapping[str, int], features: Sequence[str] = (), most: int = 50_000
+) -> Columns:
+    """The events in what was parsed: one, a list, or `{"events": [...]}`."""
+    if type(told) is dict:
+        if "events" in told:
+            if len(told) > 1:
+                raise _wrong("field_unknown", "beside `events` there is another field.", "events")
+            told = told["events"]
+            if type(told) is not list:
+                raise _wrong("events_type", "`events` is not a list.", "events")
+        else:
+            told = [told]
+    elif type(told) is not list:
+        raise _wrong("body_type", "give an event, a list of events, or {'events': [...]}.", "body")
+    found = Columns([], [], [], [], [])
+    for index, item in enumerate(told):
+        if type(item) is not dict:
+            raise _wrong("event_type", "an event is an object with names and values.", f"[{index}]")
+        if "values" in item:
+            _add_row(found, index, item, features)
+        else:
+            if not item.keys() <= EVENT_KEYS:
+                raise _unknown(item, EVENT_KEYS, index)
+            found.names.append(item.get("stream"))
+            found.of.append(index)
+            found.times.append(item.get("time"))
+            found.channels.append(item.get("channel"))
+            found.values.append(item.get("value"))
+            if found.ids is not None or "id" in item:
+                _add_ids(found, [item.get("id")])
+        if len(found.of) > most:
+            raise Problem(
+                413, "too_many_events", f"there are more than {most} events: send fewer at a time.", field="events"
+            )  # fmt: skip
+    if not found.of:
+        raise _wrong("no_events", "there is no event in it.", "events")
+    found.times, found.values = _numbers(found.times), _numbers(found.values)
+    found.channels = _positions(found.channels, positions)
+    return found
+
+
+def _add_row(found: Columns, index: int, item: dict[str, Any], features: Sequence[str]) -> None:
+    held = item["values"]
+    if type(held) is not dict:
+        raise _wrong("values_type", "`values` is not an object of channels.", f"[{index}].values")
+    if not item.keys() <= ROW_KEYS:
+        raise _unknown(item, ROW_KEYS, index)
+    if None in held.values():  # null: not observed, which is no event
+        held = {channel: value for channel, value in held.items() if value is not None}
+    many = len(held)
+    found.rows = True
+    found.names.append(item.get("stream"))
+    found.of += [index] * many
+    found.times += [item.get("time")] * many
+    found.channels += held
+    found.values += held.values()
+    if found.ids is not None or "id" in item:
+        own = item.get("id")
+        # The engine's ids are of events: each channel of a row has its own.
+        _add_ids(found, [f"{own}/{channel}" if type(own) is str else own for channel in held])
+    if "static" in item:
+        name = item.get("stream")
+        if type(name) is str:
+            found.static[name] = static_of(item["static"], features, f"[{index}].static")
+
+
+def static_of(told: Any, features: Sequence[str], where: str) -> list[Any] | None:
+    """Static features in the model's order, from a list or by name; None stays None."""
+    if told is None:
+        return None
+    if type(told) is dict:
+        strange = told.keys() - set(features)
+        if strange:
+            raise _wrong(
+                "static_bad", f"the model has no static feature {min(strange)[:40]!r}.", where
+            )
+        return [told.get(name) for name in features]
+    if type(told) is list:
+        return told
+    raise _wrong("static_bad", "`static` is neither an object nor a list.", where)
+
+
+def _add_ids(found: Columns, ids: list[Any]) -> None:
+    if found.ids is None:
+        found.ids = [None] * (len(found.of) - len(ids))
+    found.ids += ids
+
+
+def _numbers(column: list[Any]) -> Any:
+    if set(map(type, column)) <= _NUMBERS:
+        try:
+            return np.array(column, np.float64)
+        except OverflowError:
+            pass
+    return column
+
+
+def _positions(column: list[Any], positions: Mapping[str, int]) -> Any:
+    try:
+        return np.fromiter(map(positions.__getitem__, column), np.int32, len(column))
+    except (KeyError, TypeError):
+        return column
+
+
+def read_json(body: bytes) -> Any:
+    """JSON as RFC 8259 has it; NaN and Infinity are let through for the engine to name and refuse."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        if not body.strip():
+            raise Problem(400, "body_empty", "the body is empty.", field="body") from error
+        try:
+            text = body.decode()
+        except UnicodeDecodeError as wrong:
+            raise Problem(
+                400, "utf8_bad", f"the body is not UTF-8 at byte {wrong.start}.", field="body"
+            ) from error
+        if "depth limit" in str(error):
+            raise Problem(
+                400, "json_depth", "the body is nested too deep.", field="body"
+            ) from error
+        try:
+            # Python's reader takes what Python's writer writes for numbers that are not finite.
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            raise Problem(
+                400, "json_bad", f"the body is not JSON: {error.msg} (line {error.lineno}, "
+                f"column {error.colno}).", field="body"
+            ) from error  # fmt: skip
+
+
+def read_lines(body: bytes) -> list[Any]:
+    """NDJSON: one event or row a line."""
+    lines = [line for line in body.split(b"\n") if line.strip()]
+    try:
+        told = orjson.loads(b"[%b]" % b",".join(lines))
+        if len(told) == len(lines):
+            return told
+    except orjson.JSONDecodeError:
+        pass
+    found = []
+    for number, line in enumerate(lines):
+        try:
+            found.append(read_json(line))
+        except Problem as problem:
+            problem.field = f"line {number + 1}"
+            raise
+    if not found:
+        raise Problem(400, "body_empty", "the body is empty.", field="body")
+    return found
+
+
+def _wrong(code: str, message: str, field: str) -> Problem:
+    return Problem(422, code, f"{field}: {message}", field=field)
+
+
+def _unknown(item: dict[str, Any], known: frozenset[str], index: int) -> Problem:
+    name = min(item.keys() - known)[:40]
+    return _wrong("field_unknown", f"an event has no field {name!r}.", f"[{index}].{name}")

@@ -1,0 +1,176 @@
+"""WebSocket `/v1/live`: events in, receipts, predictions and ticks of the clock out.
+
+In, each message a JSON object or list: events in any form `POST /v1/events` takes, or
+`{"subscribe": "all" | ["bed 7", ...], "ticks": true}`, or `{"unsubscribe": true}`. Events may be wrapped as
+`{"ref": 17, "events": [...]}`; the receipt then carries the `ref`. Out, each frame a JSON list of messages:
+`receipt`, `predictions`, `subscribed`, `error`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from onlinecde.serving.access import Client
+from onlinecde.serving.event_formats import columns_of, read_json
+from onlinecde.serving.group_commit import Committed
+from onlinecde.serving.hub import Listener
+from onlinecde.serving.problems import Problem
+
+if TYPE_CHECKING:
+    from onlinecde.serving.service import Service
+
+TOO_SLOW, TOO_MANY = 4408, 4429
+_MOST_NAMES = 10_000
+
+
+async def live(socket: WebSocket, service: Service) -> None:
+    """Serve one socket until either side ends it."""
+    client: Client = socket.state.client
+    await socket.accept()
+    if len(service.hub.listeners) >= service.settings.limits.sockets:
+        await socket.close(TOO_MANY, "too many sockets are open")
+        return
+    listener = Listener(service.settings.limits.socket_messages)
+    service.hub.listeners.add(listener)
+    service.metrics.sockets.inc()
+    tasks = [
+        asyncio.create_task(_read(socket, service, client, listener)),
+        asyncio.create_task(_write(socket, listener)),
+        asyncio.create_task(listener.too_slow.wait()),
+    ]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        service.hub.listeners.discard(listener)
+        service.metrics.sockets.dec()
+        for task in tasks:
+            task.cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+    if listener.too_slow.is_set():
+        service.metrics.dropped.inc()
+        # Whoever does not read may not read this either.
+        with contextlib.suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
+            await asyncio.wait_for(
+                socket.close(TOO_SLOW, "too slow: messages were left waiting"), 2
+            )
+    ended = (asyncio.CancelledError, WebSocketDisconnect, RuntimeError)
+    for one in done:
+        if isinstance(one, BaseException) and not isinstance(one, ended):
+            raise one
+
+
+async def _write(socket: WebSocket, listener: Listener) -> None:
+    while True:
+        await socket.send_text((await listener.frame()).decode())
+
+
+async def _read(socket: WebSocket, service: Service, client: Client, listener: Listener) -> None:
+    limits = service.settings.limits
+    # Unanswered messages hold a place each: a client that sends faster than commits go is not read.
+    places = asyncio.Semaphore(limits.unanswered)
+    while True:
+        message = await socket.receive()
+        if message["type"] == "websocket.disconnect":
+            return
+        body = message.get("bytes") or (message.get("text") or "").encode()
+        ref = None
+        while wait := service.rates.wait(client.name):
+            await asyncio.sleep(wait)
+        try:
+            if len(body) > limits.body_bytes:
+                raise Problem(413, "body_too_large", f"at most {limits.body_bytes} bytes.")
+            told = read_json(body)
+            if isinstance(told, dict) and ("subscribe" in told or "unsubscribe" in told):
+                _subscribe(told, client, listener)
+                continue
+            if isinstance(told, dict) and "ref" in told:
+                ref = told.pop("ref")
+                if not isinstance(ref, int | str) or (isinstance(ref, str) and len(ref) > 200):
+                    ref = None
+                    raise Problem(
+                        422, "ref_bad", "a `ref` is a number or a short text.", field="ref"
+                    )
+            if "write" not in client.scopes:
+                raise Problem(403, "scope_missing", "this needs a token with the scope 'write'.")
+            columns = columns_of(
+                told,
+                positions=service.positions,
+                features=service.settings.features,
+                most=limits.events_per_request,
+            )
+            await places.acquire()
+            await service.commits.room()
+            try:
+                answer = service.commits.enter(columns)
+            except Problem:
+                places.release()
+                raise
+        except Problem as problem:
+            listener.put(_error(problem, ref))
+            continue
+        answer.add_done_callback(
+            lambda done, ref=ref: _receipt(done, ref, service, listener, places)
+        )
+
+
+def _receipt(
+    done: asyncio.Future[Committed],
+    ref: Any,
+    service: Service,
+    listener: Listener,
+    places: asyncio.Semaphore,
+) -> None:
+    places.release()
+    if done.cancelled():
+        return
+    error = done.exception()
+    if error is None:
+        told = {"type": "receipt", "ref": ref, **done.result().as_json(service.engine.channels)}
+        listener.put(orjson.dumps(told))
+    else:
+        listener.put(_error(service.problem_of(error), ref))
+
+
+def _subscribe(told: dict[str, Any], client: Client, listener: Listener) -> None:
+    if "read" not in client.scopes:
+        raise Problem(403, "scope_missing", "this needs a token with the scope 'read'.")
+    if "unsubscribe" in told:
+        listener.streams, listener.ticks = set(), False
+    else:
+        wanted = told["subscribe"]
+        if wanted == "all":
+            listener.streams = None
+        elif (
+            isinstance(wanted, list)
+            and len(wanted) <= _MOST_NAMES
+            and all(isinstance(name, str) and len(name) <= 200 for name in wanted)
+        ):
+            listener.streams = set(wanted)
+        else:
+            raise Problem(
+                422, "subscribe_bad", f"subscribe to 'all' or to a list of at most {_MOST_NAMES} names.",
+                field="subscribe",
+            )  # fmt: skip
+        listener.ticks = bool(told.get("ticks", True))
+    every = listener.streams is None
+    listener.put(
+        orjson.dumps(
+            {
+                "type": "subscribed",
+                "streams": "all" if every else sorted(listener.streams or ()),
+                "ticks": listener.ticks,
+            }
+        )
+    )
+
+
+def _error(problem: Problem, ref: Any) -> bytes:
+    told = {"type": "error", "ref": ref, "status": problem.status, **problem.as_json()}
+    if problem.retry_after is not None:
+        told["retry_after"] = problem.retry_after
+    return orjson.dumps(told)

@@ -1,0 +1,62 @@
+"""From a model's folder and a store to an engine and the settings its manifest asks for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from onlinecde.serving.settings import ServeSettings
+from onlinecde.streaming import Engine, Event, SQLiteStore, Store, StreamingError
+
+
+def open_engine(
+    model: str | os.PathLike[str],
+    store: Store | str | os.PathLike[str] | None,
+    settings: ServeSettings,
+    *,
+    time_unit: str | None = None,
+    **engine: Any,
+) -> tuple[Engine, ServeSettings]:
+    """An engine on a saved model (or a run's folder), and settings completed from its manifest.
+
+    store: a file for SQLite, a store, or None for one in memory. The unit of time is what the manifest says
+    unless it is given.
+    """
+    from onlinecde.artifacts import read_manifest
+    from onlinecde.training import model_folder
+
+    home = model_folder(model)
+    told = read_manifest(home).extra
+    unit = time_unit or told.get("time_unit") or settings.time_unit
+    completed = replace(
+        settings,
+        time_unit=unit,
+        classes=tuple(told.get("classes", ())),
+        features=tuple(told.get("static", ())),
+    )
+    held = SQLiteStore(Path(store)) if isinstance(store, str | os.PathLike) else store
+    try:
+        opened = Engine(home, held, threshold=settings.threshold, output=settings.output, **engine)
+        warm_up(opened)
+    except BaseException:
+        if held is not None:
+            held.close()
+        raise
+    return opened, completed
+
+
+def warm_up(engine: Engine) -> None:
+    """Run everything a live stream needs once, on a stream of no one, so that no one waits for compilers."""
+    static = [0.0] * engine.model.static if engine.model.static else None
+    with Engine(engine.model, channels=engine.channels) as trial:
+        name = engine.channels[0]
+        trial.open_stream("trial", static=static)
+        for time in (0.0, 0.5, 1.0):
+            trial.apply([Event("trial", time, name, 0.0)])
+        trial.predict_many(["trial"], [1.5])
+        trial.curve("trial", points=4)
+        with contextlib.suppress(StreamingError):
+            trial.explain("trial")

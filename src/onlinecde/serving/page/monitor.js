@@ -1,0 +1,123 @@
+// The page: which view is shown, whether the server answers, light or dark, keys.
+import { Lost, acknowledge, ask } from "/assets/server.js";
+import { Overview } from "/assets/overview.js";
+import { StreamView } from "/assets/stream.js";
+import { Words, make, setText } from "/assets/words.js";
+
+const $ = (id) => document.getElementById(id);
+const store = {
+  get(name) { try { return localStorage.getItem(name); } catch { return null; } },
+  set(name, value) { try { localStorage.setItem(name, value); } catch { /* private window */ } },
+};
+
+let words = null, view = null, failures = 0, answeredAt = null, timer = null, turn = 0;
+
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  store.set("theme", theme);
+}
+const system = matchMedia("(prefers-color-scheme: dark)");
+document.documentElement.dataset.theme = store.get("theme") || (system.matches ? "dark" : "light");
+system.addEventListener("change", () => { if (!store.get("theme")) document.documentElement.dataset.theme = system.matches ? "dark" : "light"; });
+const otherTheme = () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+$("theme").addEventListener("click", otherTheme);
+$("help-button").addEventListener("click", () => $("help").showModal());
+
+function counts({ alarms, total }) {
+  $("counts").replaceChildren(...(alarms ? [make("b", {}, `${alarms} alarm${alarms === 1 ? "" : "s"}`), ` of ${total}`] : [`${total} stream${total === 1 ? "" : "s"}`]));
+  document.title = `${alarms ? `(${alarms}) ` : ""}${words.about.title}`;
+}
+
+function connected(ok) {
+  $("link").className = `link ${ok ? "live" : "off"}`;
+  if (ok) { failures = 0; answeredAt = new Date(); }
+  setText($("link-text"), ok ? (words.about.clock_speed === 1 ? "live" : `replay, ${words.about.clock_speed} times`) : "no answer");
+  $("lost").hidden = ok || failures < 2;
+  if (!ok) setText($("lost"), `The server does not answer${answeredAt ? `; this is what it said at ${answeredAt.toLocaleTimeString()}` : ""}. Trying again.`);
+}
+
+async function sayAcknowledged(alarm) {
+  const dialog = $("who"), name = $("who-name");
+  setText($("who-what"), `${alarm.stream}: ${words.value(alarm.probability)} at ${words.at(alarm.time)}`);
+  name.value = store.get("by") || "";
+  dialog.returnValue = "no";
+  dialog.showModal();
+  name.select();
+  await new Promise((done) => dialog.addEventListener("close", done, { once: true }));
+  if (dialog.returnValue !== "yes" || !name.value.trim()) return;
+  store.set("by", name.value.trim());
+  try {
+    const { alarms } = await ask(`/v1/alarms?unacknowledged=true&stream=${encodeURIComponent(alarm.stream)}`);
+    for (const one of alarms) await acknowledge(one.number, name.value.trim());
+  } catch (error) {
+    setText($("lost"), error instanceof Lost ? "The server did not answer: the alarm is not acknowledged." : error.message);
+    $("lost").hidden = false;
+  }
+  refresh();
+}
+$("who-name").addEventListener("keydown", (event) => {
+  if (event.key === "Enter") { event.preventDefault(); if ($("who-name").value.trim()) $("who").close("yes"); }
+});
+
+function route() {
+  view?.close?.();
+  const found = location.hash.match(/^#\/stream\/(.+)$/);
+  const open = (name) => { location.hash = `#/stream/${encodeURIComponent(name)}`; };
+  const back = () => { location.hash = "#/"; };
+  view = found
+    ? new StreamView($("view"), words, decodeURIComponent(found[1]), { back, acknowledge: sayAcknowledged })
+    : new Overview($("view"), words, { open, acknowledge: sayAcknowledged, counts });
+  scrollTo(0, 0);
+  refresh();
+}
+
+async function refresh() {
+  clearTimeout(timer);
+  const mine = ++turn, shown = view;
+  let wait = 1000;
+  try {
+    if (failures && (await ask("/v1/model")).model !== words.about.model) location.reload();
+    await shown.refresh();
+    if (shown instanceof StreamView) counts(await ask("/v1/streams?limit=1"));
+    wait = 1000 * words.about.tick;
+    if (mine === turn) connected(true);
+  } catch (error) {
+    if (error.status === 404) {
+      if (shown === view) $("view").replaceChildren(make("div", { class: "empty" }, "There is no such stream. ", make("a", { href: "#/" }, "All streams")));
+    } else {
+      if (!(error instanceof Lost)) console.error(error);
+      failures += 1;
+      wait = Math.min(5000, 500 * 2 ** failures);
+      if (mine === turn) connected(false);
+    }
+  }
+  if (mine === turn) timer = setTimeout(refresh, document.hidden ? 5000 : wait);
+}
+document.addEventListener("visibilitychange", () => { if (!document.hidden && view) refresh(); });
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || !view || document.querySelector("dialog[open]")) return;
+  if (event.target.matches("input")) {
+    if (event.key === "Escape") { event.target.value = ""; event.target.dispatchEvent(new Event("input")); event.target.blur(); }
+    else if (event.key === "Enter" || event.key === "ArrowDown") { event.target.blur(); view.choose?.(1); }
+    return;
+  }
+  if (event.key === "t") otherTheme();
+  else if (event.key === "?") $("help").showModal();
+  else if (!view.key(event)) return;
+  event.preventDefault();
+});
+
+async function begin() {
+  try {
+    words = new Words(await ask("/v1/model"));
+  } catch {
+    setText($("link-text"), "no answer");
+    setTimeout(begin, 2000);
+    return;
+  }
+  setText($("title"), words.about.title);
+  addEventListener("hashchange", route);
+  route();
+}
+begin();

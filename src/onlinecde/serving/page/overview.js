@@ -1,0 +1,121 @@
+// All streams, what needs attention first; rows are kept and changed, never built anew.
+import { ask } from "/assets/server.js";
+import { make, setText } from "/assets/words.js";
+
+const REORDER = 5000;
+
+export class Overview {
+  constructor(root, words, { open, acknowledge, counts }) {
+    Object.assign(this, { root, words, open, acknowledge, counts });
+    this.rows = new Map();
+    this.order = [];
+    this.chosen = null;
+    this.limit = 300;
+    this.search = make("input", { type: "search", placeholder: "Search streams  ( / )", "aria-label": "Search streams" });
+    this.said = make("span", { class: "said" });
+    this.body = make("tbody");
+    this.more = make("div", { class: "more", hidden: true });
+    const heads = [["c-name", "Stream"], ["c-risk", `${words.risk} now`], ["c-trend", words.probability ? "Change, points" : "Change"], ["c-age", "Last observed"], ["c-act", ""]];
+    root.replaceChildren(
+      make("div", { class: "search" }, this.search, this.said),
+      make("table", { class: "streams" },
+        make("thead", {}, make("tr", {}, ...heads.map(([name, text]) => make("th", { class: name, scope: "col" }, text)))), this.body),
+      this.more);
+    this.search.addEventListener("input", () => { this.orderedAt = 0; this.refresh(); });
+    this.body.addEventListener("click", (event) => {
+      const row = event.target.closest("tr");
+      if (!row) return;
+      const held = this.rows.get(row.dataset.stream);
+      if (event.target.closest("button")) this.acknowledge(held.told.alarm);
+      else if (!event.target.closest("a")) this.open(row.dataset.stream);
+    });
+  }
+  async refresh() {
+    const search = this.search.value.trim();
+    const told = await ask(`/v1/streams?limit=${this.limit}&search=${encodeURIComponent(search)}`);
+    if (search === this.search.value.trim()) this.show(told);
+  }
+  show(told) {
+    this.counts(told);
+    const names = told.streams.map((one) => one.stream);
+    for (const one of told.streams) this.showRow(one);
+    const opened = told.streams.filter((one) => one.alarm).map((one) => one.stream).join("\n");
+    const sameSet = names.length === this.order.length && names.every((name) => this.rows.get(name).row.isConnected);
+    if (!sameSet || opened !== this.opened || !(Date.now() - this.orderedAt < REORDER)) {
+      this.orderedAt = Date.now();
+      this.opened = opened;
+      this.place(names);
+    }
+    setText(this.said, told.found === told.total ? "" : `${told.found} of ${told.total}`);
+    this.more.hidden = told.total > 0 && told.found <= names.length;
+    setText(this.more, told.total === 0 ? "No stream yet. They appear here with their first event." :
+      told.found === 0 ? "No stream of this name." : `The ${names.length} that need attention most of ${told.found}.`);
+    this.body.parentElement.hidden = names.length === 0;
+  }
+  place(names) {
+    const kept = new Set(names);
+    for (const [name, { row }] of this.rows) if (!kept.has(name)) { row.remove(); this.rows.delete(name); }
+    let next = this.body.firstElementChild;
+    for (const name of names) {
+      const { row } = this.rows.get(name);
+      if (row === next) next = next.nextElementSibling;
+      else this.body.insertBefore(row, next);
+    }
+    this.order = names;
+  }
+  showRow(told) {
+    let held = this.rows.get(told.stream);
+    if (!held) { held = this.newRow(told.stream); this.rows.set(told.stream, held); }
+    const { about } = this.words, risk = told.probabilities[about.watched_output];
+    held.told = told;
+    setText(held.value, this.words.value(risk));
+    held.value.dataset.risk = risk;
+    held.fill.style.width = this.words.probability ? `${(100 * risk).toFixed(1)}%` : "0";
+    held.value.parentElement.classList.toggle("over", about.threshold != null && risk >= about.threshold);
+    const change = this.words.change(told.trend);
+    setText(held.trend, change);
+    held.trend.className = `trend ${change.startsWith("▲") ? "up" : change.startsWith("▼") ? "down" : ""}`;
+    const silent = told.now - told.last_time >= about.silent_after - 1e-9;
+    setText(held.age, silent ? "silent" : `${this.words.age(told.now - told.last_time)} ago`);
+    held.age.classList.toggle("silent", silent);
+    held.row.classList.toggle("alarmed", told.alarm != null);
+    held.button.hidden = held.why.hidden = told.alarm == null;
+    if (told.alarm) setText(held.why, `alarm: ${this.words.value(told.alarm.probability)} at ${this.words.at(told.alarm.time)}`);
+  }
+  newRow(name) {
+    const { about } = this.words;
+    const value = make("output"), why = make("small", { hidden: true }), fill = make("i"), trend = make("span"), age = make("span", { class: "age" });
+    const meter = make("span", { class: "meter" }, fill);
+    if (about.threshold != null) {
+      const tick = make("b", { title: `alarm at ${this.words.value(about.threshold)}` });
+      tick.style.left = `${100 * about.threshold}%`;
+      meter.append(tick);
+    }
+    if (!this.words.probability) meter.hidden = true;
+    const button = make("button", { class: "ack", hidden: true, title: "Acknowledge the alarm (a)" }, "Acknowledge");
+    const link = make("a", { class: "name", href: `#/stream/${encodeURIComponent(name)}` }, name);
+    const row = make("tr", {}, make("td", { class: "c-name" }, link, why),
+      make("td", { class: "c-risk" }, make("div", { class: "risk" }, value, meter)),
+      make("td", { class: "c-trend", title: "against the answer after the row before the newest" }, trend), make("td", { class: "c-age" }, age), make("td", { class: "c-act" }, button));
+    row.dataset.stream = name;
+    return { row, value, why, fill, meter, trend, age, button };
+  }
+  choose(step) {
+    if (!this.order.length) return;
+    const at = this.order.indexOf(this.chosen);
+    this.chosen = this.order[Math.min(this.order.length - 1, Math.max(0, at + step))];
+    for (const [name, { row }] of this.rows) row.classList.toggle("chosen", name === this.chosen);
+    this.rows.get(this.chosen).row.scrollIntoView({ block: "nearest" });
+  }
+  key(event) {
+    if (event.key === "j" || event.key === "ArrowDown") this.choose(1);
+    else if (event.key === "k" || event.key === "ArrowUp") this.choose(-1);
+    else if (event.key === "Enter" && this.chosen) this.open(this.chosen);
+    else if (event.key === "/") this.search.focus();
+    else if (event.key === "a" && this.chosen) {
+      const alarm = this.rows.get(this.chosen)?.told.alarm;
+      if (alarm) this.acknowledge(alarm);
+    } else return false;
+    return true;
+  }
+}

@@ -1,0 +1,188 @@
+// One stream: the curve, its channels on the same axis of time, and what moved it.
+import { ask, streamPath } from "/assets/server.js";
+import { channelStrip, crossLine, riskChart } from "/assets/charts.js";
+import { make, plain, setText, spaced, wall } from "/assets/words.js";
+
+const SPANS = [["6 h", 6 * 3600], ["12 h", 12 * 3600], ["24 h", 24 * 3600], ["all", Infinity]];
+
+export class StreamView {
+  constructor(root, words, name, { back, acknowledge }) {
+    Object.assign(this, { root, words, name, back, acknowledge });
+    this.path = streamPath(name);
+    this.span = SPANS[2][1] / words.unitSeconds;
+    this.seen = "";
+    this.big = make("output");
+    this.bigBox = make("div", { class: "big" }, this.big, this.since = make("div"));
+    this.facts = make("div", { class: "facts" });
+    this.banners = make("div");
+    this.svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    this.svg.setAttribute("role", "img");
+    this.svg.classList.add("risk-chart");
+    this.readout = make("span", { class: "note" });
+    this.strips = make("div", { class: "strips" });
+    this.moves = make("ol", { class: "moves" });
+    this.spans = make("span", { class: "spans", role: "group", "aria-label": "Span of time" }, ...SPANS.map(([text, seconds]) => {
+      const button = make("button", { "aria-pressed": String(seconds / words.unitSeconds === this.span) }, text);
+      button.addEventListener("click", () => {
+        this.span = seconds / words.unitSeconds;
+        for (const one of this.spans.children) one.setAttribute("aria-pressed", String(one === button));
+        this.seen = "";
+        this.refresh();
+      });
+      return button;
+    }));
+    root.replaceChildren(
+      make("div", { class: "head" }, make("a", { class: "back", href: "#/" }, "‹ All streams"),
+        make("h1", {}, name), this.facts, this.bigBox),
+      this.banners,
+      make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, words.risk), this.readout, this.spans),
+        make("div", { class: "strip" }, this.legend(), this.svg), this.strips),
+      make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, `What moved the ${words.risk.toLowerCase()}`),
+        make("span", { class: "note" }, words.about.kind === "binary" ? "newest first; in log-odds, the parts add up exactly" : "newest first; the parts add up exactly")), this.moves));
+    this.svgs = [this.svg];
+    const card = this.svg.closest(".card");
+    card.addEventListener("pointermove", (event) => this.point(event));
+    card.addEventListener("pointerleave", () => this.point(null));
+    this.resized = new ResizeObserver(() => this.told && this.drawAll());
+    this.resized.observe(this.svg);
+  }
+  legend() {
+    return make("div", { class: "what" }, make("span", {}, "line: after each observation (○); dotted: moving on without data"));
+  }
+  close() { this.resized.disconnect(); }
+
+  async refresh() {
+    const info = await ask(this.path);
+    if (info.now == null) { setText(this.facts, "No observation yet."); return; }
+    const { last_time: last, now } = info;
+    const stamp = `${info.rows} ${last} ${info.received} ${this.span}`;
+    const since = Math.max(info.first_time, Number.isFinite(this.span) ? now.time - this.span : info.first_time);
+    const until = Math.max(now.time, last);
+    const tail = ask(`${this.path}/curve?since=${last}&until=${until}&points=${until > last ? 40 : 2}`);
+    let told = this.told;
+    if (stamp !== this.seen) {
+      const [curve, history, explained] = await Promise.all([
+        ask(`${this.path}/curve?since=${since}&until=${last > since ? last : until}&points=500`),
+        ask(`${this.path}/history?since=${since}&most=2000`),
+        ask(`${this.path}/explanation?last=20`).catch((error) => { if (error.status === 422) return null; throw error; }),
+      ]);
+      told = { curve, history: history.rows, explained };
+      this.seen = stamp;
+      this.showMoves(told);
+    }
+    this.told = { ...told, info, since, tail: await tail };
+    this.showHead();
+    this.drawAll();
+  }
+  showHead() {
+    const { info } = this.told, { about } = this.words;
+    const risk = info.now.probabilities[about.watched_output];
+    setText(this.big, this.words.value(risk));
+    this.big.dataset.risk = risk;
+    this.big.dataset.time = info.now.time;
+    this.bigBox.classList.toggle("over", about.threshold != null && risk >= about.threshold);
+    const age = info.now.time - info.last_time;
+    setText(this.since, age >= about.silent_after - 1e-9 ? "silent: no longer moving" : `now, at ${this.words.at(info.now.time)}`);
+    const facts = about.static.map((name, i) => `${spaced(name)} ${info.static ? plain(info.static[i]).replace(/\.?0+$/, "") : ""}`);
+    facts.push(`${info.rows} rows`, `last observed ${this.words.age(age)} ago`);
+    setText(this.facts, facts.join("  ·  "));
+    this.showAlarms(info.alarms);
+  }
+  showAlarms(alarms) {
+    const key = JSON.stringify(alarms);
+    if (key === this.alarmed) return;
+    this.alarmed = key;
+    const open = alarms.filter((one) => one.acknowledged == null);
+    this.openAlarm = open[0];
+    const found = open.slice(0, 1).map((one) => {
+      const button = make("button", { class: "ack", title: "Acknowledge (a)" }, "Acknowledge");
+      button.addEventListener("click", () => this.acknowledge(one));
+      return make("div", { class: "banner", role: "alert" }, make("span", {},
+        make("b", {}, "Alarm. "), `${this.words.risk} reached ${this.words.value(one.probability)} at ${this.words.at(one.time)} (alarm at ${this.words.value(one.threshold)}), ${wall(one.raised)}${open.length > 1 ? `; and ${open.length - 1} earlier` : ""}.`), button);
+    });
+    const seen = alarms.find((one) => one.acknowledged != null);
+    if (seen && !open.length) found.push(make("div", { class: "banner seen" }, `Alarm at ${this.words.at(seen.time)} (${this.words.value(seen.probability)}) acknowledged by ${seen.by}, ${wall(seen.acknowledged)}.`));
+    this.banners.replaceChildren(...found);
+  }
+  drawAll() {
+    const { info, curve, tail, history, since } = this.told, { about } = this.words, output = about.watched_output;
+    const narrow = innerWidth <= 720;
+    const end = tail.times.length ? tail.times.map((t, i) => [t, tail.probabilities[i][output]]) : [];
+    const now = [info.now.time, info.now.probabilities[output]];
+    const after = [...end.filter(([t]) => t < now[0]), now];
+    if (after.length === 1) after.unshift([info.last_time, info.probabilities[output]]);
+    const to = Math.max(now[0], since + 0.25);
+    this.axis = riskChart(this.svg, { from: since, to, curve, tail: after, output, threshold: about.threshold, alarms: info.alarms, words: this.words, narrow });
+    this.svg.setAttribute("aria-label", `${this.words.risk} from ${this.words.at(since)} to ${this.words.at(to)}, now ${this.words.value(now[1])}`);
+    this.drawStrips(history, since, to, narrow);
+    if (this.pointed != null) crossLine(this.svgs, this.axis.x(this.pointed));
+  }
+  drawStrips(history, from, to, narrow) {
+    const found = [];
+    for (const { name, unit } of this.words.about.channels) {
+      const points = history.filter((row) => name in row.values).map((row) => [row.time, row.values[name]]);
+      if (points.length) found.push({ name, unit, points });
+    }
+    const key = found.map((one) => one.name).join("\n");
+    if (key !== this.shown) {
+      this.shown = key;
+      this.strips.replaceChildren(...found.map(({ name, unit }) => make("div", { class: "strip" },
+        make("div", { class: "what" }, make("b", {}, spaced(name)), make("span", {}, make("em"), unit ? ` ${unit}` : "", make("i", { hidden: true }))),
+        document.createElementNS("http://www.w3.org/2000/svg", "svg"))));
+      this.svgs = [this.svg, ...this.strips.querySelectorAll("svg")];
+    }
+    found.forEach(({ name, points }, place) => {
+      const box = this.strips.children[place];
+      setText(box.querySelector("em"), plain(points.at(-1)[1]));
+      box.querySelector("svg").setAttribute("role", "img");
+      box.querySelector("svg").setAttribute("aria-label", `${spaced(name)}, ${points.length} observed`);
+      channelStrip(box.querySelector("svg"), { from, to, points, narrow, axis: this.axis });
+    });
+  }
+  showMoves({ explained, history }) {
+    if (!explained) { this.moves.replaceChildren(make("li", { class: "note" }, "This kind of model does not say.")); return; }
+    const output = this.words.about.watched_output, rows = explained.rows.slice(explained.rows.length > 1 ? 1 : 0).reverse();
+    const parts = (row) => [...Object.entries(row.channels).map(([name, part]) => [name, part[output]]), [null, row.passing_of_time[output]]];
+    const most = Math.max(1e-9, ...rows.flatMap((row) => parts(row).map(([, part]) => Math.abs(part))));
+    const link = this.words.about.kind === "binary" ? (o) => 1 / (1 + Math.exp(-o)) : (o) => o;
+    this.moves.replaceChildren(...rows.map((row) => {
+      const end = row.start[output] + parts(row).reduce((sum, [, part]) => sum + part, 0);
+      const box = make("div", { class: "parts" });
+      for (const [name, part] of parts(row).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]))) {
+        const bar = make("i", { class: part > 0 ? "up" : "down" });
+        bar.style.width = `${(50 * Math.abs(part)) / most}%`;
+        bar.style[part > 0 ? "left" : "right"] = "50%";
+        box.append(make("span", { class: name == null ? "what time-part" : "what" }, name == null ? "passing of time" : `${spaced(name)} ${plain(row.values[name])}`),
+          make("span", { class: "bar-box" }, bar), make("span", { class: "num" }, `${part >= 0 ? "+" : "−"}${Math.abs(part).toFixed(2)}`));
+      }
+      const went = this.words.about.kind === "binary" ? `${this.words.value(link(row.start[output]))} → ${this.words.value(link(end))}` : `${plain(row.start[output])} → ${plain(end)}`;
+      const item = make("li", {}, make("span", { class: "when" }, this.words.at(row.time)), make("span", { class: "went" }, went), box);
+      item.dataset.time = row.time;
+      return item;
+    }));
+  }
+  point(event) {
+    if (!this.axis) return;
+    const box = this.svg.getBoundingClientRect();
+    const x = event && event.clientX - box.left;
+    this.pointed = event && x >= this.axis.left && x <= this.axis.right ? this.axis.from + ((x - this.axis.left) / (this.axis.right - this.axis.left)) * (this.axis.to - this.axis.from) : null;
+    crossLine(this.svgs, this.pointed == null ? null : x);
+    const { curve, tail, info, history } = this.told;
+    let text = "", row = null;
+    if (this.pointed != null) {
+      const from = this.pointed > info.last_time && tail.times.length ? tail : curve;
+      const near = from.times.reduce((best, t, i) => (Math.abs(t - this.pointed) < Math.abs(from.times[best] - this.pointed) ? i : best), 0);
+      row = history.filter((one) => one.time <= this.pointed).at(-1);
+      text = `${this.words.at(this.pointed)}: ${this.words.value(from.probabilities[near][this.words.about.watched_output])}`;
+      if (info.origin != null && this.words.about.clock_speed === 1) text += `, ${wall(info.origin + this.pointed * this.words.unitSeconds)}`;
+    }
+    setText(this.readout, text);
+    for (const item of this.moves.children) item.classList.toggle("pointed", row != null && Number(item.dataset.time) === row.time);
+  }
+  key(event) {
+    if (event.key === "a" && this.openAlarm) this.acknowledge(this.openAlarm);
+    else if (event.key === "Escape") this.back();
+    else return false;
+    return true;
+  }
+}

@@ -1,0 +1,59 @@
+// Numbers and times in words.
+const SECONDS = { seconds: 1, minutes: 60, hours: 3600, days: 86400 };
+const SHORT = { seconds: "s", minutes: "min", hours: "h", days: "d" };
+
+export function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "class") node.className = value;
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value != null) node.setAttribute(name, value);
+  }
+  node.append(...children.filter((child) => child != null));
+  return node;
+}
+
+export function setText(node, text) { if (node.textContent !== text) node.textContent = text; }
+
+export class Words {
+  constructor(about) {
+    this.about = about;
+    this.probability = about.kind !== "regression";
+    this.unitSeconds = SECONDS[about.time_unit];
+    this.unit = SHORT[about.time_unit];
+    const named = about.classes[about.watched_output];
+    this.risk = about.kind === "binary" ? "Risk" : (named || (this.probability ? "Probability" : "Value"));
+  }
+  value(p) {
+    if (p == null) return "";
+    if (!this.probability) return plain(p);
+    if (p > 0 && p < 0.0995) return `${(100 * p).toFixed(1)}\u00a0%`;
+    return `${Math.round(100 * p)}\u00a0%`;
+  }
+  change(d) {
+    if (d == null) return "";
+    const text = this.probability ? Math.abs(100 * d).toFixed(Math.abs(d) < 0.0995 ? 1 : 0) : plain(Math.abs(d));
+    if (Number(text) === 0) return "steady";
+    return `${d > 0 ? "▲" : "▼"} ${text}`;
+  }
+  at(time) { return `${time.toFixed(time < 100 ? 2 : 1)}\u00a0${this.unit}`; }
+  age(units) {
+    const seconds = units * this.unitSeconds;
+    if (seconds < 90) return `${Math.round(seconds)} s`;
+    if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+    const hours = Math.floor(seconds / 3600), minutes = Math.round((seconds % 3600) / 60);
+    if (hours < 48) return minutes && hours < 10 ? `${hours} h ${minutes} min` : `${hours} h`;
+    return `${Math.floor(hours / 24)} d`;
+  }
+}
+
+export function plain(x) {
+  const size = Math.abs(x);
+  if (size >= 1000) return x.toFixed(0);
+  if (size >= 100) return x.toFixed(0);
+  if (size >= 10) return x.toFixed(1);
+  return x.toFixed(2);
+}
+
+export const spaced = (name) => name.replaceAll("_", " ");
+export const wall = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });

@@ -1,0 +1,48 @@
+"""Log lines as JSON, without names of streams and without values."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+LOGGER = logging.getLogger("onlinecde.serving")
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line; what is said beside the message comes from `extra={"told": {...}}`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "at": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
+        line |= getattr(record, "told", {})
+        if record.exc_info and record.exc_info[0] is not None:
+            # The message of an unforeseen error may quote what a client sent: only its kind and place.
+            frame = record.exc_info[2]
+            while frame is not None and frame.tb_next is not None:
+                frame = frame.tb_next
+            place = f"{frame.tb_frame.f_code.co_qualname}:{frame.tb_lineno}" if frame else "?"
+            line |= {"error": record.exc_info[0].__name__, "place": place}
+        return json.dumps(line)
+
+
+def log_to_stderr(level: int = logging.INFO) -> None:
+    """Send this package's and uvicorn's log to stderr as JSON lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name in ("onlinecde.serving", "uvicorn", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler] if name != "uvicorn.error" else []
+        logger.setLevel(level)
+        logger.propagate = name == "uvicorn.error"
+
+
+def note(event: str, level: int = logging.INFO, **told: Any) -> None:
+    """Log an event with facts that are no one's data."""
+    LOGGER.log(level, event, extra={"told": told})

@@ -1,0 +1,306 @@
+"""The API's bodies for its OpenAPI document; answers are built by `shapes`, and tests hold the two together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Error(_Body):
+    """Why: a stable code, the field at fault, and what to do."""
+
+    code: str
+    message: str
+    field: str | None = None
+
+
+class ErrorAnswer(_Body):
+    """What every answer of 400 and above holds."""
+
+    error: Error
+
+
+class RefusedEvent(_Body):
+    """An event that was refused: `index` counts the events or rows of the request."""
+
+    index: int
+    code: str
+    field: str
+    message: str
+
+
+class Prediction(_Body):
+    """What the model says of a stream at a time."""
+
+    stream: str
+    time: float
+    outputs: list[float]
+    probabilities: list[float]
+
+
+class Receipt(_Body):
+    """What became of the events of a request; they are durable."""
+
+    sequence: int
+    events: int
+    counts: dict[str, int]
+    refusals: list[RefusedEvent]
+    refusals_left_out: int
+    answers: list[Prediction] | None = None
+
+
+class RefusedReceipt(_Body):
+    """Every event was refused, or the request had not the form of any; `error` says why (the first)."""
+
+    error: Error
+    sequence: int | None = None
+    events: int | None = None
+    counts: dict[str, int] | None = None
+    refusals: list[RefusedEvent] | None = None
+    refusals_left_out: int | None = None
+
+
+class Alarm(_Body):
+    """A stream's probability rose to the threshold; wall clock in seconds since 1970."""
+
+    number: int
+    stream: str
+    time: float
+    probability: float
+    threshold: float
+    raised: float
+    acknowledged: float | None
+    by: str | None
+
+
+class BoardRow(_Body):
+    """A stream in the overview; `probabilities` are those at `now`, `trend` since the row before the newest."""
+
+    stream: str
+    rows: int
+    last_time: float
+    now: float
+    probabilities: list[float]
+    trend: float | None
+    received: float
+    alarm: Alarm | None
+
+
+class Streams(_Body):
+    """Streams in the order of who needs attention."""
+
+    total: int
+    found: int
+    taken: float
+    alarms: int
+    streams: list[BoardRow]
+
+
+class Stream(_Body):
+    """One stream: `outputs` after its newest row, `now` at this moment."""
+
+    stream: str
+    rows: int
+    first_time: float | None
+    last_time: float | None
+    outputs: list[float] | None
+    probabilities: list[float] | None
+    static: list[float] | None
+    origin: float | None
+    received: float | None
+    now: Prediction | None
+    alarms: list[Alarm]
+
+
+class Superseded(_Body):
+    """A value that a correction replaced."""
+
+    channel: str
+    value: float
+
+
+class Revised(_Body):
+    """An answer that was given and later changed."""
+
+    outputs: list[float]
+    sequence: int
+
+
+class HistoryRow(_Body):
+    """A row as received and what was answered after it."""
+
+    time: float
+    values: dict[str, float]
+    superseded: list[Superseded]
+    outputs: list[float]
+    probabilities: list[float]
+    sequence: int
+    received: float
+    revised: list[Revised]
+
+
+class History(_Body):
+    """Rows in order of time."""
+
+    stream: str
+    rows: list[HistoryRow]
+
+
+class Curve(_Body):
+    """The answer in continuous time; at a row it jumps from `row_before` to `row_probabilities`."""
+
+    stream: str
+    times: list[float]
+    probabilities: list[list[float]]
+    outputs: list[list[float]]
+    row_times: list[float]
+    row_probabilities: list[list[float]]
+    row_before: list[list[float]]
+
+
+class RowExplanation(_Body):
+    """What moved the outputs: `start + passing_of_time + sum of channels` is the output after the row."""
+
+    time: float
+    start: list[float]
+    passing_of_time: list[float]
+    channels: dict[str, list[float]]
+    values: dict[str, float]
+
+
+class Explanation(_Body):
+    """Row by row, in order of time."""
+
+    stream: str
+    rows: list[RowExplanation]
+
+
+class Alarms(_Body):
+    """Alarms, newest first."""
+
+    alarms: list[Alarm]
+
+
+class Channel(_Body):
+    """A channel and its unit, where it is known."""
+
+    name: str
+    unit: str | None
+
+
+class About(_Body):
+    """The model and how it is served."""
+
+    model: str
+    title: str
+    kind: str
+    channels: list[Channel]
+    static: list[str]
+    outputs: int
+    classes: list[str]
+    watched_output: int
+    threshold: float | None
+    time_unit: str
+    clock_speed: float
+    tick: float
+    silent_after: float
+    lateness: float
+
+
+class Health(_Body):
+    """It runs."""
+
+    status: str
+
+
+_NAME: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 200}
+_EVENT: dict[str, Any] = {
+    "type": "object",
+    "required": ["stream", "time", "channel", "value"],
+    "properties": {
+        "stream": _NAME,
+        "time": {"type": "number"},
+        "channel": {"type": "string"},
+        "value": {"type": "number"},
+        "id": _NAME,
+    },
+    "additionalProperties": False,
+}
+_ROW: dict[str, Any] = {
+    "type": "object",
+    "required": ["stream", "time", "values"],
+    "properties": {
+        "stream": _NAME,
+        "time": {"type": "number"},
+        "values": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
+        "id": _NAME,
+        "static": {
+            "oneOf": [
+                {"type": "object", "additionalProperties": {"type": "number"}},
+                {"type": "array", "items": {"type": "number"}},
+            ]
+        },
+    },
+    "additionalProperties": False,
+}
+_ONE: dict[str, Any] = {"oneOf": [_EVENT, _ROW]}
+_LIST: dict[str, Any] = {"type": "array", "items": _ONE, "minItems": 1}
+EVENTS_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "anyOf": [
+                        _ONE,
+                        _LIST,
+                        {
+                            "type": "object",
+                            "required": ["events"],
+                            "properties": {"events": _LIST},
+                            "additionalProperties": False,
+                        },
+                    ]
+                }
+            },
+            "application/x-ndjson": {"schema": {"type": "string"}},
+        },
+    }
+}
+STREAM_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "static": _ROW["properties"]["static"],
+                        "origin": {"type": "number"},
+                    },
+                    "additionalProperties": False,
+                }
+            }
+        },
+    }
+}
+BY_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["by"],
+                    "properties": {"by": {"type": "string", "minLength": 1, "maxLength": 80}},
+                    "additionalProperties": False,
+                }
+            }
+        },
+    }
+}

@@ -1,0 +1,173 @@
+"""What a running server holds: the engine, the queue to it, who listens, the clock that ticks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from onlinecde.serving.board import Board
+from onlinecde.serving.group_commit import GroupCommit
+from onlinecde.serving.hub import Hub
+from onlinecde.serving.metrics import Metrics
+from onlinecde.serving.problems import Problem, ServingError
+from onlinecde.serving.rates import Rates
+from onlinecde.serving.request_log import LOGGER, note
+from onlinecde.serving.settings import ServeSettings
+from onlinecde.serving.stream_clock import StreamClock
+from onlinecde.streaming import (
+    Engine,
+    Receipts,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StreamingError,
+    UnknownStream,
+)
+
+Found = TypeVar("Found")
+
+_TOLD = {
+    "alarm_unknown": (404, "number"),
+    "no_rows": (404, "stream"),
+    "before_last_row": (422, "at"),
+    "time_absurd": (422, "at"),
+    "time_not_finite": (422, "at"),
+    "span_bad": (422, "since"),
+    "stream_bad": (422, "stream"),
+    "stream_limit": (422, "stream"),
+    "static_needed": (422, "static"),
+    "static_bad": (422, "static"),
+    "by_bad": (422, "by"),
+}
+"""Status and field of what an engine cannot take, by its code"""
+
+
+class Service:
+    """One engine, served. All work on the engine is done by one thread, in order."""
+
+    def __init__(self, engine: Engine, settings: ServeSettings) -> None:
+        if not 0 <= settings.output < engine.outputs:
+            raise ServingError(f"output is {settings.output}: the model has {engine.outputs}.")
+        self.engine, self.settings = engine, settings
+        self.positions = {name: place for place, name in enumerate(engine.channels)}
+        self.clock = StreamClock(settings.units_per_second, settings.silent_after)
+        self.hub = Hub()
+        self.rates = Rates(settings.limits.requests_per_second, settings.limits.burst)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self.commits = GroupCommit(
+            engine,
+            self._executor,
+            queued_events=settings.limits.queued_events,
+            batch_events=settings.limits.batch_events,
+            tell=self._committed,
+        )
+        self.board = Board(
+            engine, self._executor, self.clock, output=settings.output, most_age=0.9 * settings.tick
+        )
+        self.metrics = Metrics(engine, self.commits)
+        self.reading_bytes = 0
+        """Bytes of bodies being read now"""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Begin to take events and to tick."""
+        self.commits.start()
+        self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._keep_house())]
+        note("started", model=self.engine.model_hash[:12], streams=len(self.engine))
+
+    async def close(self) -> None:
+        """Take nothing more, commit what was taken, close the store."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.commits.close()
+        await asyncio.get_running_loop().run_in_executor(self._executor, self.engine.close)
+        self._executor.shutdown()
+        note("stopped")
+
+    async def do(self, work: Callable[[], Found]) -> Found:
+        """Work on the engine, in its thread; its errors become problems."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        except StreamingError as error:
+            raise self.problem_of(error) from error
+
+    def problem_of(self, error: BaseException) -> Problem:
+        """What a client is told of an engine's error."""
+        if isinstance(error, Problem):
+            return error
+        if isinstance(error, UnknownStream):
+            return Problem(404, error.code, str(error), field="stream")
+        if isinstance(error, StoreError):
+            wait = 30.0 if isinstance(error, StoreFull) else 2.0
+            what = {StoreFull: "the store's disk is full", StoreBusy: "the store is busy"}
+            told = what.get(type(error), "the store failed")
+            note("store failed", logging.ERROR, code=error.code)
+            return Problem(
+                503, error.code, f"{told}: nothing was applied, send again later.", retry_after=wait
+            )
+        if isinstance(error, StreamingError):
+            status, field = _TOLD.get(error.code, (422, None))
+            return Problem(status, error.code, str(error), field=field)
+        LOGGER.error("failed", exc_info=error)
+        return Problem(500, "failed", "something went wrong; it was logged.")
+
+    def _committed(self, receipts: Receipts, seconds: float) -> None:
+        self.metrics.applied.observe(seconds)
+        self.metrics.batch.observe(len(receipts))
+        if self.hub.listeners:
+            self.hub.publish("rows", receipts.answers, receipts.alarms)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.tick)
+            every, some = self.hub.ticked()
+            if not every and not some:
+                continue
+            try:
+                answers = await self.board.at_now(None if every else some)
+            except StreamingError as error:
+                note("tick failed", logging.WARNING, code=error.code)
+            else:
+                self.hub.publish("tick", answers)
+
+    async def _keep_house(self) -> None:
+        keep, idle = self.settings.keep, self.settings.evict_after
+        while True:
+            await asyncio.sleep(self.settings.housekeeping)
+            try:
+                if idle is not None and (
+                    gone := await self.do(lambda: self.engine.evict_idle(idle))
+                ):
+                    note("evicted", streams=gone)
+                if keep is not None and (gone := await self.do(lambda: self.engine.prune(keep))):
+                    note("pruned", rows=gone)
+            except Problem as problem:
+                note("housekeeping failed", logging.WARNING, code=problem.code)
+
+    def about(self) -> dict[str, Any]:
+        """The model and the settings a client must know."""
+        engine, settings = self.engine, self.settings
+        units = settings.units or engine.units
+        return {
+            "model": engine.model_hash,
+            "title": settings.title,
+            "kind": engine.kind,
+            "channels": [
+                {"name": name, "unit": units[place] if units else None}
+                for place, name in enumerate(engine.channels)
+            ],
+            "static": list(settings.features),
+            "outputs": engine.outputs,
+            "classes": list(settings.classes),
+            "watched_output": settings.output,
+            "threshold": settings.threshold,
+            "time_unit": settings.time_unit,
+            "clock_speed": settings.clock_speed,
+            "tick": settings.tick,
+            "silent_after": settings.silent_after,
+            "lateness": engine.lateness,
+        }

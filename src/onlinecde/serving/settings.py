@@ -1,0 +1,124 @@
+"""How a server runs: its limits, its clock, what it watches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+
+from onlinecde.serving.problems import ServingError
+
+UNITS: dict[str, float] = {
+    "seconds": 1.0,
+    "minutes": 60.0,
+    "hours": 3600.0,
+    "days": 86400.0,
+}
+"""Seconds in the units of time a model may have been trained in"""
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one client, and all of them together, may ask for at once."""
+
+    body_bytes: int = 8 * 2**20
+    """Largest body of a request and largest message on a socket"""
+    bodies_bytes: int = 64 * 2**20
+    """Bodies being read at the same time, all together"""
+    events_per_request: int = 50_000
+    queued_events: int = 200_000
+    """Events that wait for their commit; what would be more is answered 429"""
+    batch_events: int = 24_000
+    """Events in one micro-batch"""
+    requests_per_second: float = 2_000.0
+    """For each token, or each address where there are no tokens; messages on sockets count too"""
+    burst: int = 4_000
+    sockets: int = 256
+    socket_messages: int = 64
+    """Frames that may wait for a slow client before it is let go"""
+    unanswered: int = 16
+    """Messages of one socket that may wait for their commit; reading stops there"""
+    listed_streams: int = 1_000
+    history_rows: int = 5_000
+    curve_points: int = 2_000
+    body_seconds: float = 30.0
+    """How long a client may take to send a body"""
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """Everything about a server that is not the engine's.
+
+    >>> ServeSettings(time_unit="hours", clock_speed=60).units_per_second * 3600
+    60.0
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    allow_hosts: tuple[str, ...] = ()
+    """Names clients may ask for it by, beside those it is bound to; for a reverse proxy"""
+    time_unit: str = "hours"
+    """What one unit of the streams' own time is"""
+    clock_speed: float = 1.0
+    """How many seconds pass on the streams in one second; other than 1 for a replay"""
+    tick: float = 1.0
+    """Seconds between two ticks of the clock"""
+    silent_after: float = 24.0
+    """Units of time after a stream's newest row from which on its answer no longer moves"""
+    output: int = 0
+    """The output that is watched: shown first, sorted by"""
+    threshold: float | None = None
+    title: str = "onlinecde"
+    classes: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    """Names of the static features, in the model's order"""
+    units: tuple[str, ...] | None = None
+    """Units of the channels, for people"""
+    page: bool = True
+    keep: float | None = None
+    """Rows more than this before their stream's newest are deleted; None: all are kept"""
+    evict_after: float | None = 3600.0
+    """Seconds after which an idle stream leaves memory; it comes back when it is needed"""
+    housekeeping: float = 60.0
+    """Seconds between two rounds of deleting and evicting"""
+    log_requests: bool = False
+    forwarded_by: str | None = None
+    """Addresses of reverse proxies whose X-Forwarded-For and -Proto are believed"""
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if self.time_unit not in UNITS:
+            raise ServingError(
+                f"the unit of time is {self.time_unit!r}: give one of {', '.join(UNITS)}, so that the "
+                "clock knows how fast the streams' time passes."
+            )
+        for name in ("clock_speed", "tick", "silent_after", "housekeeping"):
+            value = getattr(self, name)
+            if not (isfinite(value) and value > 0):
+                raise ServingError(f"{name} is {value!r}: give a number above 0.")
+
+    @property
+    def units_per_second(self) -> float:
+        """How much of the streams' time passes in one second of the wall clock."""
+        return self.clock_speed / UNITS[self.time_unit]
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.host in LOOPBACK
+
+    def hosts(self) -> frozenset[str] | None:
+        """Names it may be asked for by; None: any. A loopback server is never asked for by another name,
+
+        unless a foreign page had its own name point here (DNS rebinding).
+        """
+        if self.loopback or self.allow_hosts:
+            return frozenset((*LOOPBACK, *(host.lower() for host in self.allow_hosts)))
+        return None
+
+
+def named(names: Sequence[str] | None, many: int) -> list[str]:
+    """Names for all outputs or channels, numbered where they have none."""
+    return list(names) if names and len(names) == many else [str(i) for i in range(many)]

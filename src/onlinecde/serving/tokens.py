@@ -1,0 +1,122 @@
+"""Bearer tokens: made here, shown once, kept as hashes, compared in constant time."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from onlinecde.serving.problems import ServingError
+
+SCOPES = ("read", "write")
+PREFIX = "ocde_"
+
+
+@dataclass(frozen=True)
+class Token:
+    """What is kept of a token: never the token."""
+
+    name: str
+    sha256: str
+    scopes: frozenset[str]
+
+
+class TokenBook:
+    """The tokens a server knows.
+
+    >>> book = TokenBook()
+    >>> text = book.add("gateway", ["write"])
+    >>> sorted(book.whose(text).scopes), book.whose("another") is None
+    (['write'], True)
+    """
+
+    def __init__(self, tokens: Iterable[Token] = ()) -> None:
+        self.tokens = list(tokens)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def add(self, name: str, scopes: Iterable[str]) -> str:
+        """A new token of 256 random bits; its text is given out here and nowhere again."""
+        wanted = frozenset(scopes)
+        if not wanted or not wanted <= set(SCOPES):
+            raise ServingError(f"scopes are {sorted(wanted)}: give read, write or both.")
+        if not name or not name.isprintable() or len(name) > 80:
+            raise ServingError("a token needs a name of 1 to 80 printable characters.")
+        if any(one.name == name for one in self.tokens):
+            raise ServingError(f"there is a token {name!r} already: give another name.")
+        text = PREFIX + secrets.token_urlsafe(32)
+        self.tokens.append(Token(name, _digest(text), wanted))
+        return text
+
+    def remove(self, name: str) -> None:
+        """Take a token back."""
+        left = [one for one in self.tokens if one.name != name]
+        if len(left) == len(self.tokens):
+            raise ServingError(f"there is no token {name!r}.")
+        self.tokens = left
+
+    def whose(self, text: str) -> Token | None:
+        """The token a text is; all are looked at, so that time tells nothing of them."""
+        # A token has 256 random bits: one round of SHA-256 is not to be guessed back.
+        digest, found = _digest(text), None
+        for one in self.tokens:
+            if hmac.compare_digest(digest, one.sha256):
+                found = one
+        return found
+
+    @classmethod
+    def read(cls, file: str | os.PathLike[str]) -> TokenBook:
+        """The tokens in a file that `write` made."""
+        try:
+            told = json.loads(Path(file).read_text())
+            if told["version"] != 1:
+                raise ServingError(f"{file}: version {told['version']!r} is not known, only 1.")
+            return cls(
+                Token(str(one["name"]), _checked(one["sha256"]), frozenset(one["scopes"]))
+                for one in told["tokens"]
+            )
+        except FileNotFoundError as error:
+            raise ServingError(
+                f"{file} is not there: make it with `onlinecde tokens new`."
+            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, ServingError):
+                raise
+            raise ServingError(f"{file} is not a file of tokens ({error!r}).") from error
+
+    def write(self, file: str | os.PathLike[str]) -> None:
+        """Replace the file, readable by its owner alone."""
+        told = {
+            "version": 1,
+            "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "tokens": [
+                {"name": one.name, "sha256": one.sha256, "scopes": sorted(one.scopes)}
+                for one in self.tokens
+            ],
+        }
+        target = Path(file)
+        part = target.with_name(f".{target.name}.partial")
+        part.unlink(missing_ok=True)
+        handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(handle, "w") as open_file:
+            open_file.write(json.dumps(told, indent=2) + "\n")
+            open_file.flush()
+            os.fsync(open_file.fileno())
+        part.replace(target)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _checked(digest: str) -> str:
+    if len(bytes.fromhex(digest)) != 32:
+        raise ServingError("a token's sha256 has not 64 hexadecimal digits.")
+    return digest.lower()

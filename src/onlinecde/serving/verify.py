@@ -1,0 +1,157 @@
+"""Contract 1 through the whole stack: what the server answered is what the model says of the whole history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import numpy as np
+import torch
+
+from onlinecde.serving.problems import ServingError
+from onlinecde.serving.replay import Answered, Replayed, Server
+
+if TYPE_CHECKING:
+    from onlinecde.models import OnlineModel
+    from onlinecde.series import SeriesBatch
+
+TOLERANCE = 1e-5
+"""Largest difference, relative to the largest output, in float32; contract 1"""
+
+
+@dataclass
+class Verified:
+    """How far the server's answers lie from the offline model's."""
+
+    compared: dict[str, int] = field(default_factory=dict)
+    """How many answers of each kind"""
+    largest: float = 0.0
+    """Largest difference, relative to the largest output"""
+    worst: str = ""
+    missing: int = 0
+    """Rows that were sent and of which the server has no answer"""
+    tolerance: float = TOLERANCE
+
+    @property
+    def holds(self) -> bool:
+        """Whether every answer was there and within the tolerance."""
+        return (
+            not self.missing and self.largest <= self.tolerance and sum(self.compared.values()) > 0
+        )
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{many} {kind}" for kind, many in self.compared.items())
+        held = "holds" if self.holds else f"FAILS ({self.worst or f'{self.missing} rows missing'})"
+        return (
+            f"compared with the offline model: {told}; largest difference {self.largest:.1e} of the largest "
+            f"output (at most {self.tolerance:g}): {held}"
+        )
+
+
+class Questions:
+    """Asks for predictions between rows while a replay runs, of a few streams each time."""
+
+    def __init__(
+        self, server: Server, series: SeriesBatch, prefix: str, *, seed: int = 0, each: int = 2
+    ) -> None:
+        self._server, self._series, self._prefix, self._each = server, series, prefix, each
+        self._random = np.random.default_rng(seed)
+        self.answered = Answered()
+
+    def __call__(self, latest: dict[int, float]) -> None:
+        """Ask at a time between the newest row sent and the next."""
+        under_way = list(latest)
+        for stream in self._random.permutation(under_way)[: self._each].tolist():
+            many = int(self._series.rows[stream])
+            later = self._series.times[stream, :many].double().numpy()
+            following = later[later > latest[stream]]
+            end = float(following[0]) if len(following) else latest[stream] + 1.0
+            at = latest[stream] + float(self._random.random()) * (end - latest[stream])
+            name = quote(f"{self._prefix}{self._series.streams[stream]}", safe="")
+            told = self._server.ask("GET", f"/v1/streams/{name}/prediction", params={"at": at})
+            self.answered.add(stream, at, told["outputs"])
+
+
+def verify(
+    model: OnlineModel,
+    series: SeriesBatch,
+    server: Server,
+    done: Replayed,
+    *,
+    prefix: str,
+    between: Answered | None = None,
+    tolerance: float = TOLERANCE,
+) -> Verified:
+    """Compare every answer given with `model(series)`: those in the receipts, those stored, those between rows."""
+    with torch.no_grad():
+        rows = model(model.prepare(series)).double().numpy()
+    compare = _Comparison(float(np.abs(rows[~np.isnan(rows)]).max()), Verified(tolerance=tolerance))
+    places = [_places(series, stream) for stream in range(len(series))]
+    told = done.answered
+    for stream, time, outputs in zip(told.streams, told.times, told.outputs, strict=True):
+        where = f"{series.streams[stream]} at {time}"
+        compare("receipts", outputs, rows[stream, places[stream][time]], where)
+    for stream in np.flatnonzero(~np.isnan(done.sent_until)).tolist():
+        name = quote(f"{prefix}{series.streams[stream]}", safe="")
+        answer = server.ask("GET", f"/v1/streams/{name}/history", params={"most": 5000})
+        stored = {row["time"]: row["outputs"] for row in answer["rows"]}
+        for time, row in places[stream].items():
+            if time > done.sent_until[stream]:
+                break
+            where = f"{series.streams[stream]} at {time}"
+            compare("stored", stored.get(time), rows[stream, row], where)
+    if between is not None:
+        _compare_between(model, series, between, compare)
+    return compare.found
+
+
+class _Comparison:
+    """Notes how far answers lie from what they should be."""
+
+    def __init__(self, largest: float, found: Verified) -> None:
+        self.largest, self.found = largest, found
+
+    def __call__(self, kind: str, told: list[float] | None, true: np.ndarray, where: str) -> None:
+        """One answer; None: there is none."""
+        if told is None:
+            self.found.missing += 1
+            return
+        gap = float(np.abs(np.array(told) - true).max()) / self.largest
+        self.found.compared[kind] = self.found.compared.get(kind, 0) + 1
+        if not gap <= self.found.largest:
+            self.found.largest = gap
+            self.found.worst = f"{kind}, {where}: {told} for {true.tolist()}"
+
+
+def _compare_between(
+    model: OnlineModel, series: SeriesBatch, asked: Answered, compare: _Comparison
+) -> None:
+    of, times = np.array(asked.streams), np.array(asked.times)
+    for stream in np.unique(of).tolist():
+        which = np.flatnonzero(of == stream)
+        which = which[np.argsort(times[which], kind="stable")]
+        with torch.no_grad():
+            at = torch.from_numpy(times[which])[None]
+            true = model(model.prepare(series[[stream]]), at=at)[0].double().numpy()
+        for place, i in enumerate(which.tolist()):
+            where = f"{series.streams[stream]} at {asked.times[i]}"
+            compare("between rows", asked.outputs[i], true[place], where)
+
+
+def _places(series: SeriesBatch, stream: int) -> dict[float, int]:
+    many = int(series.rows[stream])
+    return {float(t): row for row, t in enumerate(series.times[stream, :many].double())}
+
+
+def same_model(folder: str, server: Server) -> None:
+    """Refuse to compare with another model than the one that is served."""
+    from onlinecde.streaming import Engine
+
+    with Engine(folder) as engine:
+        own = engine.model_hash
+    served = server.ask("GET", "/v1/model")["model"]
+    if own != served:
+        raise ServingError(
+            f"the server follows model {served[:12]}, {folder} is {own[:12]}: give the folder it serves."
+        )

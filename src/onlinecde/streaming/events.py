@@ -1,0 +1,194 @@
+"""What comes in and what is said of it: events, batches of them, and one receipt for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+
+class Outcome(IntEnum):
+    """How an event ended; every event received ends as exactly one of these."""
+
+    APPLIED = 0
+    """It became part of its stream's newest row, or began a new one."""
+    DUPLICATE = 1
+    """It was known already: nothing changed."""
+    CORRECTED = 2
+    """It replaced another value of the same stream, time and channel."""
+    LATE_APPLIED = 3
+    """It came after a later row of its stream; the rows from it on were integrated again."""
+    REFUSED = 4
+    """It changed nothing; its `Refusal` says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing observed: a channel of a stream had a value at a time (in the model's unit of time).
+
+    With an `id`, a second event of the same stream and id is a duplicate whatever it says.
+    """
+
+    stream: str
+    time: float
+    channel: str
+    value: float
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an event was refused: a stable code, the field at fault, and a message for people."""
+
+    code: str
+    field: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of one event."""
+
+    outcome: Outcome
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class EventBatch:
+    """Events as columns, in the order in which they were received; entry i of each column is event i.
+
+    Columns are trusted no further than events are: what is wrong with an entry is found by the engine
+    and refuses that event alone. Only columns of unequal length are an error.
+
+    >>> batch = EventBatch(["a", "a"], [0.0, 0.0], ["hr", "bp"], [80.0, 120.0])
+    >>> len(batch)
+    2
+    """
+
+    streams: Sequence[str]
+    """Names: one for each event, or, with `of`, a list that `of` points into"""
+    times: Sequence[float] | np.ndarray
+    channels: Sequence[str] | np.ndarray
+    """Names, or an integer array of positions in `Engine.channels`"""
+    values: Sequence[float] | np.ndarray
+    ids: Sequence[str | None] | None = None
+    of: np.ndarray | None = None
+    """(event,) int: which entry of `streams` each event belongs to"""
+    static: Mapping[str, Sequence[float]] | None = None
+    """Static features of streams that may be new; not looked at for streams that are known"""
+
+    def __post_init__(self) -> None:
+        many = len(self.times)
+        named = self.streams if self.of is None else self.of
+        for name, column in (
+            ("streams" if self.of is None else "of", named),
+            ("channels", self.channels),
+            ("values", self.values),
+            ("ids", self.ids),
+        ):
+            if column is not None and len(column) != many:
+                raise ValueError(
+                    f"{name} has {len(column)} entries, times has {many}: give one for each event."
+                )
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    @classmethod
+    def from_events(
+        cls, events: Iterable[Event], *, static: Mapping[str, Sequence[float]] | None = None
+    ) -> EventBatch:
+        """Single events as a batch."""
+        events = list(events)
+        ids = [e.id for e in events]
+        return cls(
+            [e.stream for e in events],
+            [e.time for e in events],
+            [e.channel for e in events],
+            [e.value for e in events],
+            ids if any(i is not None for i in ids) else None,
+            static=static,
+        )
+
+    @classmethod
+    def from_rows(
+        cls,
+        streams: Sequence[str],
+        times: Any,
+        rows: Any,
+        *,
+        static: Mapping[str, Sequence[float]] | None = None,
+    ) -> EventBatch:
+        """Whole rows as a batch: streams (row,), times (row,), rows (row, channel), NaN = not observed.
+
+        >>> len(EventBatch.from_rows(["a", "b"], [0.0, 0.5], [[80.0, float("nan")], [75.0, 120.0]]))
+        3
+        """
+        values = np.asarray(rows, np.float64)
+        clock = np.asarray(times, np.float64)
+        if values.ndim != 2 or clock.shape != (len(streams),) or len(values) != len(streams):
+            raise ValueError(
+                f"{len(streams)} streams, times {clock.shape} and rows {values.shape} do not fit: "
+                "give (row,), (row,) and (row, channel)."
+            )
+        row, channel = np.nonzero(~np.isnan(values))
+        return cls(
+            streams,
+            clock[row],
+            channel.astype(np.int32),
+            values[row, channel],
+            of=row,
+            static=static,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What the model says of the streams a micro-batch changed, after the newest row of each."""
+
+    streams: tuple[str, ...]
+    times: np.ndarray
+    """(stream,): time of the newest row"""
+    outputs: np.ndarray
+    """(stream, output), as `model.predict` gives them"""
+    probabilities: np.ndarray
+    """(stream, output): the outputs through the head's link; the outputs themselves for a regression"""
+
+    def __len__(self) -> int:
+        return len(self.streams)
+
+
+@dataclass(frozen=True, eq=False)
+class Receipts(Sequence[Receipt]):
+    """What became of a micro-batch: a receipt for each event, in order; given out only after the commit."""
+
+    outcomes: np.ndarray
+    """(event,) uint8, values of `Outcome`"""
+    refusals: Mapping[int, Refusal]
+    """Why, for each event that was refused, by its position"""
+    sequence: int
+    """Number of the commit; grows by one with each"""
+    answers: Answers
+    alarms: tuple[Any, ...] = field(default=())
+    """Alarms (`onlinecde.streaming.Alarm`) raised by this micro-batch"""
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = range(len(self))[index]
+        return Receipt(Outcome(int(self.outcomes[place])), self.refusals.get(place))
+
+    def __iter__(self) -> Iterator[Receipt]:
+        return (self[i] for i in range(len(self)))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many events ended as what; the numbers add up to the events received."""
+        found = np.bincount(self.outcomes, minlength=len(Outcome))
+        return {outcome.name.lower(): int(found[outcome]) for outcome in Outcome}

@@ -1,0 +1,68 @@
+"""Which model is served: its weights, its settings, its channels' names, and a hash of them all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from safetensors.torch import save as write_tensors
+
+from onlinecde.artifacts import load, read_manifest
+from onlinecde.controls import Measurability
+from onlinecde.models import OnlineModel
+from onlinecde.streaming.errors import StreamingError
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A model ready to follow streams."""
+
+    model: OnlineModel
+    channels: tuple[str, ...]
+    units: tuple[str, ...] | None
+    hash: str
+
+
+def served_model(
+    model: OnlineModel | str | os.PathLike[str], channels: Sequence[str] | None = None
+) -> ServedModel:
+    """A folder that `save` wrote, or a model with names for its channels; the same model, the same hash.
+
+    Channels without names are called by their positions: "0", "1", ...
+    """
+    units = None
+    if isinstance(model, OnlineModel):
+        held = {k: v.detach().cpu().clone().contiguous() for k, v in model.state_dict().items()}
+        weights = hashlib.sha256(write_tensors(held)).hexdigest()
+        config, kind = getattr(model, "config", {}), type(model).__name__
+        loaded = model.eval()
+    else:
+        manifest = read_manifest(model)
+        loaded = load(model)
+        weights, config, kind = manifest.sha256, manifest.config, manifest.model
+        channels = manifest.channels if channels is None else channels
+        units = manifest.units
+    if loaded.measurability is Measurability.OFFLINE:
+        raise StreamingError(
+            "this model needs the whole series (its control is natural_cubic), so it cannot follow "
+            "streams: train one with control='rectilinear'.",
+            "model_offline",
+        )
+    names = tuple(
+        channels if channels is not None else (str(number) for number in range(loaded.channels))
+    )
+    if len(names) != loaded.channels or len(set(names)) != len(names):
+        raise StreamingError(
+            f"{len(set(names))} different names for {loaded.channels} channels: give one for each.",
+            "channels_bad",
+        )
+    return ServedModel(loaded, names, units, _hash(kind, config, weights, names))
+
+
+def _hash(kind: str, config: dict[str, Any], weights: str, channels: Sequence[str]) -> str:
+    told = {"model": kind, "config": config, "weights": weights, "channels": list(channels)}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()

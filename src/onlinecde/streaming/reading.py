@@ -1,0 +1,245 @@
+"""The past of a stream, from its stored rows: what was answered, the curve between rows, what moved it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from onlinecde.models import NeuralCDE, StreamState
+from onlinecde.solvers import SolverError
+from onlinecde.streaming.errors import StreamingError
+from onlinecde.streaming.following import Following
+from onlinecde.streaming.rounds import integrate
+from onlinecde.streaming.rowcodec import decode_row, dense_rows
+from onlinecde.streaming.store import RowRecord
+from onlinecde.streaming.views import Curve, HistoryRow, Overview, RevisedAnswer, RowExplanation
+
+
+@dataclass(frozen=True, eq=False)
+class Past:
+    """A stretch of a stream's past."""
+
+    base_time: float
+    """Time of the row `base` follows, -inf for none"""
+    base: StreamState
+    records: list[RowRecord]
+    """The rows after it"""
+    states: StreamState | None
+    """The state after each of them; None where there are none"""
+
+    @property
+    def times(self) -> np.ndarray:
+        """(1 + row,): the time of each state, that of the base first"""
+        return np.array([self.base_time, *(record.time for record in self.records)])
+
+    def every_state(self) -> StreamState:
+        """The base and the states after it."""
+        if self.states is None:
+            return self.base
+        return type(self.base).concatenate([self.base, self.states])
+
+
+def past(following: Following, slot: int, since: float, until: float) -> Past:
+    """The rows of a stream from the state that holds at `since` up to `until`, integrated again.
+
+    Where rows were pruned, it begins with the oldest state that is left.
+    """
+    store, number = following.store, int(following.residents.number[slot])
+    kept = store.checkpoint(number, float(np.nextafter(since, np.inf)))
+    if kept is None:
+        records = store.rows(number, until=until)
+        kept = store.checkpoint(number, records[0].time) if records else None
+    else:
+        records = store.rows(number, float(np.nextafter(kept.time, np.inf)), until)
+    if kept is None:
+        base, base_time = following.begin(slot), float("-inf")
+    else:
+        base, base_time = following.codec.decode([kept.body]), kept.time
+    if not records:
+        return Past(base_time, base, records, None)
+    done = integrate(
+        following.model,
+        base,
+        np.array([len(records)]),
+        np.array([r.time for r in records]),
+        dense_rows(records, following.model.channels),
+    )
+    if done.bad:
+        raise StreamingError(
+            f"stream {following.residents.names[slot]!r}: its stored row at "
+            f"{records[min(done.bad)].time!r} has no finite state any more: rebuild the store.",
+            "state_unreadable",
+        )
+    return Past(base_time, base, records, done.states)
+
+
+def overview(following: Following) -> Overview:
+    """All streams with rows, in memory or not, by name."""
+    held = following.residents
+    slots = np.fromiter(held.slot_of.values(), np.int64, len(held))
+    slots = slots[np.isfinite(held.last[slots])]
+    names = [held.names[slot] for slot in slots.tolist()]
+    columns = [
+        held.rows[slots],
+        held.last[slots],
+        held.outputs[slots],
+        held.previous[slots],
+        held.received[slots],
+        held.origin[slots],
+    ]
+    if len(held) < following.totals.streams:
+        here = set(held.number[slots].tolist())
+        opened = {stream.number: stream for stream in following.store.streams()}
+        away = following.store.states([number for number in opened if number not in here])
+        names += [opened[state.stream].name for state in away]
+        outputs = [np.frombuffer(state.outputs, "<f8") for state in away]
+        origins = [opened[state.stream].origin for state in away]
+        more = [
+            np.array([state.rows for state in away], np.int64),
+            np.array([state.time for state in away]),
+            np.array(outputs).reshape(len(away), following.model.outputs),
+            np.array([state.previous for state in away], np.float64),
+            np.array([state.received for state in away]),
+            np.array(origins, np.float64),
+        ]
+        columns = [np.concatenate(pair) for pair in zip(columns, more, strict=True)]
+    order = (
+        np.argsort(np.array(names, dtype=object), kind="stable") if names else np.empty(0, np.int64)
+    )
+    rows, last, outputs, previous, received, origins = (column[order] for column in columns)
+    return Overview(
+        tuple(names[n] for n in order.tolist()),
+        rows,
+        last,
+        outputs,
+        following.probabilities(outputs),
+        previous,
+        received,
+        origins,
+    )
+
+
+def history(
+    following: Following, slot: int, since: float, until: float, most: int | None
+) -> list[HistoryRow]:
+    """Rows as received, and the answers given after them."""
+    store, number = following.store, int(following.residents.number[slot])
+    records = store.rows(number, since, until, newest=most)
+    received = store.received(sorted({record.sequence for record in records}))
+    revised: dict[float, list[RevisedAnswer]] = {}
+    for one in store.revised(number):
+        revised.setdefault(one.time, []).append(RevisedAnswer(_numbers(one.outputs), one.sequence))
+    channels, found = following.served.channels, []
+    for record in records:
+        row, outputs = decode_row(record), np.frombuffer(record.outputs, "<f8")
+        found.append(
+            HistoryRow(
+                time=row.time,
+                events={channels[c]: value for c, value in row.values.items()},
+                superseded=tuple((channels[c], value) for c, value in row.superseded),
+                outputs=tuple(outputs.tolist()),
+                probabilities=tuple(following.probabilities(outputs).tolist()),
+                sequence=record.sequence,
+                received=received.get(record.sequence, float("nan")),
+                revised=tuple(revised.get(row.time, ())),
+            )
+        )
+    return found
+
+
+def _numbers(outputs: bytes) -> tuple[float, ...]:
+    return tuple(np.frombuffer(outputs, "<f8").tolist())
+
+
+def curve(following: Following, slot: int, since: float, until: float, points: int) -> Curve:
+    """The answer on a grid of times, and on both sides of each row."""
+    found = past(following, slot, since, until)
+    times, states = found.times, found.every_state()
+    started = times[np.isfinite(times)]
+    grid = np.linspace(max(since, float(started[0])), until, points)
+    rows = np.flatnonzero(times >= grid[0])
+    rows = rows[rows > 0]
+    outputs = _ask(following, states, np.searchsorted(times, grid, side="right") - 1, grid)
+    after = _ask(following, states, rows, times[rows])
+    earlier = rows[np.isfinite(times[rows - 1])]
+    before = np.full_like(after, np.nan)
+    before[len(rows) - len(earlier) :] = _ask(following, states, earlier - 1, times[earlier])
+    return Curve(
+        grid,
+        outputs,
+        following.probabilities(outputs),
+        times[rows],
+        following.probabilities(after),
+        following.probabilities(before),
+    )
+
+
+def _ask(
+    following: Following, states: StreamState, which: np.ndarray, at: np.ndarray
+) -> np.ndarray:
+    """Outputs (question, output) of state `which[q]` at time `at[q]`."""
+    return ask(following, states[torch.from_numpy(which)], at)
+
+
+def ask(following: Following, states: StreamState, at: np.ndarray) -> np.ndarray:
+    """Outputs (state, output) at times (state,); NaN where the model has no finite answer."""
+    if not len(at):
+        return np.empty((0, following.model.outputs))
+    with torch.no_grad():
+        try:
+            return following.model.predict(states, torch.from_numpy(at)).double().numpy()
+        except SolverError:
+            if len(at) == 1:
+                return np.full((1, following.model.outputs), np.nan)
+            return np.concatenate(
+                [ask(following, states[n], at[n : n + 1]) for n in range(len(at))]
+            )
+
+
+def explain(following: Following, slot: int, last: int) -> list[RowExplanation]:
+    """Contributions of the newest rows."""
+    model = following.model
+    if (
+        not isinstance(model, NeuralCDE)
+        or model.control != "rectilinear"
+        or model.integrator.tolerance
+    ):
+        raise StreamingError(
+            "what moved the answer can be told exactly for a NeuralCDE with the rectilinear control and "
+            f"fixed steps, not for this {type(model).__name__}.",
+            "not_explainable",
+        )
+    newest = following.store.rows(int(following.residents.number[slot]), newest=last)
+    if not newest:
+        return []
+    before = float(np.nextafter(newest[0].time, -np.inf))
+    found = past(following, slot, before, newest[-1].time)
+    skipped = len(found.records) - len(newest)
+    skipped = max(skipped, 0)
+    records = found.records[skipped:]
+    places = np.arange(skipped, skipped + len(records))
+    states, rows = (
+        found.every_state()[torch.from_numpy(places)],
+        dense_rows(records, model.channels),
+    )
+    with torch.no_grad():
+        step = model.explain_observation(states, found.times[places + 1], rows)  # pyright: ignore[reportArgumentType]
+    start, time, events = (part.double().numpy() for part in (step.start, step.time, step.events))
+    return [
+        RowExplanation(
+            record.time,
+            start[n],
+            time[n],
+            {name: events[n, c] for c, name in _named(following.served.channels, rows[n])},
+            {name: float(rows[n, c]) for c, name in _named(following.served.channels, rows[n])},
+        )
+        for n, record in enumerate(records)
+    ]
+
+
+def _named(channels: Sequence[str], row: np.ndarray) -> list[tuple[int, str]]:
+    """The channels observed at a row (channel,)."""
+    return [(c, name) for c, name in enumerate(channels) if row[c] == row[c]]  # not NaN

@@ -1,0 +1,160 @@
+"""Another model for a store: every stream's rows, integrated again from the first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from onlinecde.streaming.errors import StreamingError
+from onlinecde.streaming.following import Following, Totals
+from onlinecde.streaming.rounds import integrate
+from onlinecde.streaming.rowcodec import decode_row, dense_rows, encode_row
+from onlinecde.streaming.store import Commit, RowRecord, StreamRecord
+
+TOGETHER = 256
+"""Streams integrated together"""
+
+
+def rebuild(following: Following) -> None:
+    """Give all streams of the store the states and answers of this model, in one transaction.
+
+    What the other model answered stays in the history, as revised answers.
+    """
+    store = following.store
+    if store.pruned():
+        raise StreamingError(
+            "rows of this store were pruned, so its states cannot be integrated again from the first "
+            "row: serve the model it belongs to, or begin a new store.",
+            "rows_pruned",
+        )
+    for stream in store.streams():
+        wrong = following.check_static(
+            stream.name, None if stream.static is None else np.frombuffer(stream.static, "<f8")
+        )[1]
+        if wrong is not None:
+            raise StreamingError(f"the store cannot be rebuilt: {wrong.message}", wrong.code)
+    store.rebuild(following.served.hash, _commits(following, _positions(following)))
+    following.doubtful, following.sequence = True, -1
+
+
+def repair(following: Following, stream: StreamRecord) -> None:
+    """Give one stream the state its stored rows come to, whatever became of the one in the store."""
+    if following.store.pruned():
+        raise StreamingError(
+            "rows of this store were pruned, so a state cannot be integrated again from the first row: "
+            "take the store from a backup, or forget the stream.",
+            "rows_pruned",
+        )
+    last = {state.stream: state.received for state in following.store.states([stream.number])}
+    if not last:
+        return
+    same = {number: number for number in range(following.model.channels)}
+    totals = following.totals.text()
+    commit = _commit(following, [stream], last, following.sequence + 1, totals, same)
+    commit.cuts = [(stream.number, float("-inf"))]
+    following.doubtful = True
+    following.store.commit(commit)
+
+
+def _positions(following: Following) -> dict[int, int]:
+    """Where the channels of stored rows are in this model."""
+    told = Totals.read(following.store.head().totals).channels
+    lost = [name for name in told if name not in following.codes]
+    if lost:
+        raise StreamingError(
+            f"the store has events of channel {lost[0]!r}, which this model does not have: it cannot be "
+            "rebuilt.",
+            "channels_changed",
+        )
+    return {old: following.codes[name] for old, name in enumerate(told)}
+
+
+def _commits(following: Following, positions: dict[int, int]) -> Iterator[Commit]:
+    store, head = following.store, following.store.head()
+    totals = Totals.read(head.totals)
+    totals.channels = following.served.channels
+    streams, sequence = store.streams(), head.sequence
+    states = {state.stream: state for state in store.states()}
+    received = {number: state.received for number, state in states.items()}
+    for start in range(0, len(streams), TOGETHER):
+        some = [s for s in streams[start : start + TOGETHER] if store.rows(s.number, newest=1)]
+        if some:
+            sequence += 1
+            yield _commit(following, some, received, sequence, totals.text(), positions)
+
+
+def _moved(record: RowRecord, positions: dict[int, int]) -> RowRecord:
+    """A stored row with its channels where this model has them."""
+    if all(old == new for old, new in positions.items()):
+        return record
+    row = decode_row(record)
+    row.values = {positions[channel]: value for channel, value in row.values.items()}
+    row.superseded = [(positions[channel], value) for channel, value in row.superseded]
+    events, more = encode_row(row)
+    return record._replace(events=events, more=more)
+
+
+def _commit(
+    following: Following,
+    streams: list[StreamRecord],
+    received: dict[int, float],
+    sequence: int,
+    totals: str,
+    positions: dict[int, int],
+) -> Commit:
+    """The rows of some streams under the model."""
+    model, records = following.model, [following.store.rows(s.number) for s in streams]
+    flat = [_moved(record, positions) for own in records for record in own]
+    with torch.no_grad():
+        if model.static:  # one by one, as live
+            features = [np.frombuffer(one.static or b"", "<f8").tolist() for one in streams]
+            begin = type(following.blank).concatenate(
+                [model.init_state(1, [one]) for one in features]
+            )
+        else:
+            begin = model.init_state(len(streams))
+    lengths = np.array([len(own) for own in records])
+    done = integrate(
+        model, begin, lengths, np.array([r.time for r in flat]), dense_rows(flat, model.channels)
+    )
+    if done.bad:
+        row = flat[min(done.bad)]
+        name = next(s.name for s in streams if s.number == row.stream)
+        raise StreamingError(
+            f"stream {name!r}: its row at {row.time!r} has no finite state under this model.",
+            "not_finite",
+        )
+    when = max((received[s.number] for s in streams if s.number in received), default=0.0)
+    commit = Commit(sequence, when, totals)
+    outputs = [said.astype("<f8").tobytes() for said in done.outputs]
+    commit.rows = [
+        (r.stream, r.time, sequence, r.events, r.more, said)
+        for r, said in zip(flat, outputs, strict=True)
+    ]
+    commit.revised = [
+        (r.stream, r.time, r.sequence, r.outputs)
+        for r, said in zip(flat, outputs, strict=True)
+        if r.outputs != said
+    ]
+    ends = np.cumsum(lengths)
+    bodies = following.codec.encode(done.states_of(ends - 1))
+    watched = following.watched(done.outputs)
+    for place, (stream, end) in enumerate(zip(streams, ends.tolist(), strict=True)):
+        length = int(lengths[place])
+        commit.states.append(
+            (
+                stream.number,
+                flat[end - 1].time,
+                length,
+                0,
+                flat[end - length].time,
+                float(watched[end - 2]) if length > 1 else None,
+                received.get(stream.number, when),
+                outputs[end - 1],
+                bodies[place],
+            )
+        )
+        commit.checkpoints.append((stream.number, flat[end - 1].time, bodies[place]))
+    return commit

@@ -1,0 +1,339 @@
+"""A store in one SQLite file: WAL, a transaction a micro-batch, one engine at a time."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from onlinecde.streaming.errors import StoreBusy, StoreError, StoreFull
+from onlinecde.streaming.store import (
+    AlarmRecord,
+    CheckpointRecord,
+    Commit,
+    RefusedRecord,
+    RevisedRecord,
+    RowRecord,
+    StateRecord,
+    StoreHead,
+    StreamRecord,
+)
+
+SCHEMA = 1
+KEPT_REFUSALS = 100_000
+"""Refused events are for looking into; only the newest are kept, so that nobody can fill the disk with them."""
+
+# Rows are appended, and found by their index: a table in the order of streams would have to write a page
+# for each stream of a micro-batch.
+_TABLES = """
+CREATE TABLE meta (one INTEGER PRIMARY KEY CHECK (one = 1), schema INTEGER NOT NULL, model TEXT,
+                   sequence INTEGER NOT NULL, totals TEXT, pruned INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE streams (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, static BLOB, origin REAL);
+CREATE TABLE rows (stream INTEGER NOT NULL, time REAL NOT NULL, sequence INTEGER NOT NULL,
+                   events BLOB NOT NULL, more TEXT, outputs BLOB NOT NULL);
+CREATE UNIQUE INDEX rows_of_stream ON rows (stream, time);
+CREATE TABLE states (stream INTEGER PRIMARY KEY, time REAL NOT NULL, rows INTEGER NOT NULL,
+                     since INTEGER NOT NULL, first REAL NOT NULL, previous REAL, received REAL NOT NULL,
+                     outputs BLOB NOT NULL, body BLOB NOT NULL);
+CREATE TABLE checkpoints (stream INTEGER NOT NULL, time REAL NOT NULL, body BLOB NOT NULL);
+CREATE UNIQUE INDEX checkpoints_of_stream ON checkpoints (stream, time);
+CREATE TABLE revised (stream INTEGER NOT NULL, time REAL NOT NULL, sequence INTEGER NOT NULL,
+                      outputs BLOB NOT NULL);
+CREATE INDEX revised_of_stream ON revised (stream);
+CREATE TABLE refused (number INTEGER PRIMARY KEY, sequence INTEGER NOT NULL, stream TEXT, time TEXT,
+                      channel TEXT, value TEXT, code TEXT NOT NULL);
+CREATE TABLE alarms (number INTEGER PRIMARY KEY, stream INTEGER NOT NULL, time REAL NOT NULL,
+                     probability REAL NOT NULL, threshold REAL NOT NULL, raised REAL NOT NULL,
+                     acknowledged REAL, "by" TEXT);
+CREATE INDEX alarms_of_stream ON alarms (stream);
+CREATE TABLE commits (sequence INTEGER PRIMARY KEY, received REAL NOT NULL);
+"""
+
+_PER_STREAM = ("rows", "states", "checkpoints", "revised", "alarms")
+
+
+class SQLiteStore:
+    """Everything an engine commits, in one file that outlives a killed process; a `Store`.
+
+    synchronous: "FULL" syncs the disk at every commit: what was acknowledged outlives a loss of power.
+    "NORMAL" is faster: it outlives a killed process, but a loss of power may take the last commits.
+    wait: seconds to wait for another process's lock before `StoreBusy`.
+
+    >>> import tempfile, pathlib
+    >>> store = SQLiteStore(pathlib.Path(tempfile.mkdtemp()) / "live.db")
+    >>> store.head().sequence
+    0
+    >>> store.close()
+    """
+
+    def __init__(
+        self,
+        file: str | os.PathLike[str],
+        *,
+        synchronous: Literal["FULL", "NORMAL"] = "FULL",
+        wait: float = 5.0,
+    ) -> None:
+        if synchronous not in ("FULL", "NORMAL"):
+            raise StoreError(f"synchronous is {synchronous!r}: choose 'FULL' or 'NORMAL'.")
+        self.file = Path(file)
+        if not self.file.parent.is_dir():
+            raise StoreError(f"{self.file.parent} is not a folder: make it first.")
+        self._lock = _own(self.file)
+        try:
+            with self._failing():
+                self._db = sqlite3.connect(
+                    self.file, timeout=wait, isolation_level=None, check_same_thread=False
+                )
+                self._prepare(synchronous)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _prepare(self, synchronous: str) -> None:
+        run = self._db.execute
+        if run("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+            raise StoreError(f"{self.file} is where SQLite cannot keep a WAL: use a local disk.")
+        run(f"PRAGMA synchronous = {synchronous}")
+        run("PRAGMA cache_size = -65536")
+        run("PRAGMA foreign_keys = OFF")
+        with self._transaction():
+            found = run("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if not found:
+                for statement in _TABLES.split(";\n"):
+                    run(statement)
+                run("INSERT INTO meta (one, schema, sequence) VALUES (1, ?, 0)", (SCHEMA,))
+        try:
+            schema = run("SELECT schema FROM meta").fetchone()
+        except sqlite3.OperationalError:
+            schema = None
+        if schema is None:
+            raise StoreError(f"{self.file} is a database of something else: give another file.")
+        if schema[0] != SCHEMA:
+            raise StoreError(
+                f"{self.file} has schema {schema[0]}, this onlinecde reads {SCHEMA}: use the "
+                "onlinecde that wrote it."
+            )
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """SQLite's errors as ours."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            told = f"{self.file}: {error}"
+            if code == sqlite3.SQLITE_FULL:
+                raise StoreFull(f"{told}: make room, then send the events again.") from error
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise StoreBusy(f"{told}: another process holds it; send again later.") from error
+            raise StoreError(f"{told}.") from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._failing():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _read(self, sql: str, values: Sequence[Any] = ()) -> list[tuple]:
+        with self._failing():
+            return self._db.execute(sql, values).fetchall()
+
+    def head(self) -> StoreHead:
+        return StoreHead(*self._read("SELECT model, sequence, totals FROM meta")[0])
+
+    def adopt(self, model: str) -> None:
+        with self._transaction():
+            self._db.execute("UPDATE meta SET model = ?", (model,))
+
+    def commit(self, commit: Commit) -> None:
+        with self._transaction():
+            self._apply(commit)
+
+    def rebuild(self, model: str, commits: Iterable[Commit]) -> None:
+        with self._transaction():
+            self._db.execute("DELETE FROM states")
+            self._db.execute("DELETE FROM checkpoints")
+            for commit in commits:
+                self._apply(commit)
+            self._db.execute("UPDATE meta SET model = ?", (model,))
+
+    def _apply(self, commit: Commit) -> None:
+        many, sequence = self._db.executemany, commit.sequence
+        done = self._db.execute(
+            "UPDATE meta SET sequence = ?, totals = ? WHERE sequence = ?",
+            (sequence, commit.totals, sequence - 1),
+        )
+        if done.rowcount != 1:
+            raise StoreError(
+                f"{self.file}: commit {sequence} does not follow the last: another engine has written "
+                "to this store."
+            )
+        many("INSERT INTO commits VALUES (?, ?)", [(sequence, commit.received)])
+        many("INSERT INTO streams VALUES (?, ?, ?, ?)", commit.opened)
+        many(
+            "INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (stream, time) DO UPDATE SET "
+            "sequence = excluded.sequence, events = excluded.events, more = excluded.more, "
+            "outputs = excluded.outputs",
+            commit.rows,
+        )
+        many("INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", commit.states)
+        many("DELETE FROM checkpoints WHERE stream = ? AND time >= ?", commit.cuts)
+        many("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", commit.checkpoints)
+        many("INSERT INTO revised VALUES (?, ?, ?, ?)", commit.revised)
+        if commit.refused:
+            many(
+                "INSERT INTO refused (sequence, stream, time, channel, value, code) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                [(sequence, *one) for one in commit.refused],
+            )
+            self._db.execute(
+                "DELETE FROM refused WHERE number <= (SELECT max(number) FROM refused) - ?",
+                (KEPT_REFUSALS,),
+            )
+        many("INSERT INTO alarms VALUES (?, ?, ?, ?, ?, ?, ?, ?)", commit.alarms)
+
+    def find(self, names: Sequence[str]) -> list[StreamRecord | None]:
+        sql = "SELECT number, name, static, origin FROM streams WHERE name = ?"
+        found = [self._read(sql, (name,)) for name in names]
+        return [StreamRecord(*one[0]) if one else None for one in found]
+
+    def streams(self, numbers: Sequence[int] | None = None) -> list[StreamRecord]:
+        sql = "SELECT number, name, static, origin FROM streams"
+        return [StreamRecord(*one) for one in self._chosen(sql, "number", numbers)]
+
+    def states(self, numbers: Sequence[int] | None = None) -> list[StateRecord]:
+        return [
+            StateRecord(*one) for one in self._chosen("SELECT * FROM states", "stream", numbers)
+        ]
+
+    def _chosen(self, sql: str, key: str, numbers: Sequence[int] | None) -> list[tuple]:
+        if numbers is None:
+            return self._read(f"{sql} ORDER BY {key}")
+        found = []
+        for start in range(0, len(numbers), 500):
+            some = [int(n) for n in numbers[start : start + 500]]
+            found += self._read(f"{sql} WHERE {key} IN ({','.join('?' * len(some))})", some)
+        return sorted(found)
+
+    def newest(self, most: int) -> list[int]:
+        sql = "SELECT stream FROM states ORDER BY received DESC, stream LIMIT ?"
+        return [one[0] for one in self._read(sql, (most,))]
+
+    def rows(
+        self,
+        stream: int,
+        since: float = float("-inf"),
+        until: float = float("inf"),
+        *,
+        newest: int | None = None,
+    ) -> list[RowRecord]:
+        sql = "SELECT * FROM rows WHERE stream = ? AND time >= ? AND time <= ? ORDER BY time "
+        if newest is None:
+            found = self._read(sql, (stream, since, until))
+        else:
+            found = self._read(sql + "DESC LIMIT ?", (stream, since, until, newest))[::-1]
+        return [RowRecord(*one) for one in found]
+
+    def received(self, sequences: Sequence[int]) -> dict[int, float]:
+        sql = "SELECT sequence, received FROM commits"
+        return dict(self._chosen(sql, "sequence", list(sequences)))
+
+    def checkpoint(self, stream: int, before: float) -> CheckpointRecord | None:
+        sql = "SELECT * FROM checkpoints WHERE stream = ? AND time < ? ORDER BY time DESC LIMIT 1"
+        found = self._read(sql, (stream, before))
+        return CheckpointRecord(*found[0]) if found else None
+
+    def revised(self, stream: int) -> list[RevisedRecord]:
+        found = self._read("SELECT * FROM revised WHERE stream = ? ORDER BY rowid", (stream,))
+        return [RevisedRecord(*one) for one in found]
+
+    def refused(self, most: int = 1000) -> list[RefusedRecord]:
+        sql = "SELECT stream, time, channel, value, code FROM refused ORDER BY number DESC LIMIT ?"
+        return [RefusedRecord(*one) for one in self._read(sql, (most,))]
+
+    def alarms(
+        self, stream: int | None = None, *, unacknowledged: bool = False
+    ) -> list[AlarmRecord]:
+        asked, values = ["TRUE"], []
+        if stream is not None:
+            asked.append("stream = ?")
+            values.append(stream)
+        if unacknowledged:
+            asked.append("acknowledged IS NULL")
+        sql = f"SELECT * FROM alarms WHERE {' AND '.join(asked)} ORDER BY number DESC"
+        return [AlarmRecord(*one) for one in self._read(sql, values)]
+
+    def acknowledge(self, number: int, at: float, by: str) -> AlarmRecord | None:
+        with self._transaction():
+            self._db.execute(
+                'UPDATE alarms SET acknowledged = ?, "by" = ? WHERE number = ? AND acknowledged IS NULL',
+                (at, by, number),
+            )
+        found = self._read("SELECT * FROM alarms WHERE number = ?", (number,))
+        return AlarmRecord(*found[0]) if found else None
+
+    def pruned(self) -> bool:
+        return bool(self._read("SELECT pruned FROM meta")[0][0])
+
+    def prune(self, keep: float) -> int:
+        with self._transaction():
+            run = self._db.execute
+            run("CREATE TEMP TABLE floor (stream INTEGER PRIMARY KEY, time REAL NOT NULL)")
+            run(
+                "INSERT INTO floor SELECT s.stream, max(c.time) FROM states s JOIN checkpoints c "
+                "ON c.stream = s.stream AND c.time < s.time - ? GROUP BY s.stream",
+                (keep,),
+            )
+            at = "(SELECT time FROM floor WHERE floor.stream = {0}.stream)"
+            gone = run(f"DELETE FROM rows WHERE time <= {at.format('rows')}").rowcount
+            run(f"DELETE FROM checkpoints WHERE time < {at.format('checkpoints')}")
+            run(f"DELETE FROM revised WHERE time <= {at.format('revised')}")
+            run("DELETE FROM commits WHERE sequence < (SELECT min(sequence) FROM rows)")
+            if gone:
+                run("UPDATE meta SET pruned = 1")
+            run("DROP TABLE floor")
+        return gone
+
+    def forget(self, stream: int, totals: str) -> None:
+        with self._transaction():
+            for table in _PER_STREAM:
+                self._db.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))
+            self._db.execute(
+                "DELETE FROM refused WHERE stream = (SELECT name FROM streams WHERE number = ?)",
+                (stream,),
+            )
+            self._db.execute("DELETE FROM streams WHERE number = ?", (stream,))
+            self._db.execute("UPDATE meta SET totals = ?", (totals,))
+
+    def close(self) -> None:
+        with self._failing():
+            self._db.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _own(file: Path) -> int:
+    """Take the file for this process; a second engine on it would undo what the first holds in memory."""
+    handle = os.open(file.with_name(file.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        import fcntl
+    except ImportError:  # not on this system: the sequence of commits still tells two writers apart
+        return handle
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise StoreBusy(
+            f"{file} is in use by another engine: stop that one, or give another file."
+        ) from error
+    return handle

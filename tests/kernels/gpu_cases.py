@@ -1,0 +1,191 @@
+"""Problems for the GPU kernels, and their errors against plain torch in float64.
+
+Run as a program, with TRITON_INTERPRET=1 set, it prints the errors of the named cases as JSON.
+"""
+
+import copy
+import json
+import sys
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from onlinecde import MLPVectorField, SeriesBatch, controls
+from onlinecde.kernels import gpu
+from onlinecde.solvers import fixed, fused_gpu
+from onlinecde.solvers.chain import chain
+from onlinecde.solvers.tableau import tableau
+
+# Tiles as small as tensor cores allow, so that small problems have several of each kind.
+TINY = {
+    "rows": 16, "entries": 16, "entries_back": 16, "block": 16, "columns": 16, "columns_back": 16,
+    "deep": 16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    lengths: tuple[int, ...] = (3, 2, 1)
+    channels: int = 2
+    observed: float = 0.6
+    counts: bool = True
+    scheme: str = "rectilinear"
+    hidden: int = 5
+    width: int = 7
+    depth: int = 2
+    activation: str = "silu"
+    final: str = "tanh"
+    method: str = "heun"
+    sees_path: bool = False
+    steps: int = 1
+    max_step: float | None = None
+    alone: bool = False
+    precision: str = "highest"
+    data: bool = False
+    """Whether gradients of the path are asked for"""
+    shape: dict = field(default_factory=lambda: TINY)
+
+
+INTERPRETED = {
+    "moved_rk4": Case(method="rk4", activation="relu"),
+    "alone_deep": Case(alone=True, depth=3, activation="tanh", counts=False),
+    "several_blocks": Case(hidden=19, width=18, depth=2, method="euler", observed=0.9),
+    "alone_several_blocks": Case(alone=True, hidden=18, width=20, depth=2, method="euler"),
+    "many_streams": Case(lengths=(2,) * 19, depth=1, method="euler", shape=TINY | {"rows": 32}),
+    "more_than_fit": Case(lengths=(2,) * 18, depth=1, method="euler"),
+    "many_alone": Case(lengths=(2,) * 19, depth=2, width=17, method="euler", alone=True),
+    "driven_own_steps": Case(sees_path=True, max_step=0.5, data=True, lengths=(3, 2)),
+    "alone_driven": Case(sees_path=True, max_step=0.5, data=True, alone=True, lengths=(3, 2)),
+    "softplus_midpoint": Case(activation="softplus", method="midpoint", final="identity"),
+    "linear": Case(scheme="linear", observed=1.0, data=True, method="midpoint"),
+    "alone_cubic": Case(scheme="natural_cubic", alone=True, observed=1.0, data=True, steps=2),
+    "driven_cubic": Case(scheme="hermite", observed=1.0, sees_path=True, data=True, lengths=(3, 2)),
+    "high": Case(precision="high", method="rk4"),
+}
+ON_A_GPU = {
+    "reference": Case(tuple(range(1, 40)) * 5, 40, 0.15, hidden=64, width=64, activation="relu"),
+    "reference_high": Case(
+        tuple(range(1, 40)) * 5, 40, 0.15, hidden=64, width=64, precision="high"
+    ),
+    "characters": Case((41, 17, 30) * 11, 3, 1.0, False, hidden=148, width=89, alone=True),
+    "beijing": Case((24, 23) * 17, 9, 0.9, False, hidden=249, width=170, depth=1, data=True),
+    "sepsis": Case((20, 7, 1) * 30, 37, 0.2, hidden=82, width=65, sees_path=True, data=True),
+    "los": Case((12, 5) * 40, 37, 0.2, hidden=32, width=126, depth=4, activation="relu"),
+    "speech": Case((9,) * 50, 10, 1.0, False, "linear", 113, 124, 3),
+    "speech_cubic": Case((9,) * 50, 10, 1.0, False, "hermite", 113, 124, 3, alone=True),
+    "one_stream": Case((5,), 4, 0.5, hidden=33, width=31, max_step=0.3),
+    "thousands": Case((3,) * 4100, 5, 0.5, hidden=16, width=16, depth=1),
+    "tens_of_thousands": Case((2,) * 10_000, 5, 0.5, hidden=16, width=16, depth=1),
+}
+ON_A_GPU = {name: replace(case, method="rk4", steps=1, shape={}) for name, case in ON_A_GPU.items()}
+
+
+def made(case: Case, device: str, seed: int):
+    """A chain, a field and starting states in float32, their numbers from the seed."""
+    numbers = np.random.default_rng(seed)
+    times, values = [], []
+    for rows in case.lengths:
+        times.append(numbers.uniform(0.2, 1.2, rows).cumsum())
+        table = numbers.normal(size=(rows, case.channels)) * 0.5
+        table[numbers.random(table.shape) >= case.observed] = np.nan
+        values.append(torch.tensor(table, dtype=torch.float32))
+    batch = SeriesBatch.from_arrays(times, values).to(device)
+    path = getattr(controls, case.scheme)(batch, case.counts)
+    torch.manual_seed(seed)
+    made_field = MLPVectorField(
+        case.hidden, path.channels, case.width, case.depth, case.activation, case.final,
+        sees_path=case.sees_path,
+    ).to(device)  # fmt: skip
+    z0 = torch.randn(len(case.lengths), case.hidden).to(device)
+    laid = chain(path, made_field, case.steps, case.max_step)
+    return laid, made_field, z0[laid.order]
+
+
+def errors(case: Case, device: str, seed: int) -> dict[str, float]:
+    """Relative errors (L2) of z and of every gradient against float64."""
+    laid, own_field, z0 = made(case, device, seed)
+    inputs = {"z0": z0, "slopes": laid.slopes, "time": laid.time, "drive": laid.drive}
+    inputs = {name: x.detach() for name, x in inputs.items() if x is not None}
+    table = tableau(case.method)
+    exact = {name: x.double().requires_grad_() for name, x in inputs.items()}
+    exact_field = copy.deepcopy(own_field).double()
+    names = [name for name in exact if name != "z0"]
+    reference = replace(laid, **{name: exact[name] for name in names})
+    # Recorded by autograd: code the kernels share nothing with.
+    want = fixed.trajectory(reference, exact_field, table, exact["z0"], exact=False)
+    weight = torch.randn(
+        want.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
+    weight = weight.to(device)
+    wanted = [*exact.values(), *fused_gpu.weights_of(exact_field)]
+    want_g = torch.autograd.grad((want * weight).sum(), wanted, allow_unused=True)
+
+    legs = fused_gpu.legs_of(replace(laid, **{name: inputs[name] for name in names}))
+    packed = fused_gpu.pack(own_field, fused_gpu.weights_of(own_field))
+    shape = replace(gpu.shape_for(packed, legs, case.alone), **case.shape)
+    method = gpu.pack_table(table.a, table.b, table.c, torch.device(device))
+    split = case.precision == "highest"
+    quiet, _ = gpu.forward(packed, legs, z0, method, save=False, split=split, shape=shape)
+    z, tapes = gpu.forward(packed, legs, z0, method, save=True, split=split, shape=shape)
+    found = gpu.backward(
+        weight.float(), tapes,
+        want_time=case.data, want_slopes=case.data, want_drive=case.data or case.sees_path,
+    )  # fmt: skip
+    got = dict(zip([*exact, *range(len(wanted))], want_g, strict=False))
+    pairs = {"z": (z, want), "z without gradients": (quiet, want)}
+    pairs["g z0"] = (found.z0, got["z0"])
+    if case.data:
+        mask = 1.0
+        if laid.observed is not None:
+            mask = torch.cat([laid.observed] * legs.parts, 2)
+        slopes = found.slopes[:, :, 0] if laid.rectilinear else found.slopes
+        pairs["g slopes"] = (slopes * mask, got["slopes"] * mask)
+        if found.time is not None:
+            pairs["g time"] = (found.time, got["time"])
+    if found.drive is not None:
+        pairs["g drive"] = (found.drive, got["drive"])
+    mine = [part for layer in found.inner for part in layer] + [found.weight, found.bias]
+    for number, (a, b) in enumerate(zip(mine, want_g[len(exact) :], strict=True)):
+        pairs[f"g weight {number}"] = (a, torch.zeros_like(a) if b is None else b)
+    result = {}
+    for name, (a, b) in pairs.items():
+        assert a.shape == b.shape, (name, a.shape, b.shape)
+        off, size = (a.double() - b.detach()).norm(), b.detach().norm()
+        result[name] = float(off / size) if size > 0 else float(off)
+    return result
+
+
+def solved(seed: int) -> dict[str, float]:
+    """The same through `solve`, asked for the GPU: relative errors of z and of the field's gradients."""
+    import onlinecde as oc
+
+    case = Case(sees_path=True)
+    batch = SeriesBatch.from_arrays(
+        [[0.0, 0.6, 1.0], [0.2]], [[[1.0, 0.2], [np.nan, 1.0], [0.1, 0.3]], [[2.0, 0.0]]]
+    )
+    path = controls.rectilinear(batch, True)
+    torch.manual_seed(seed)
+    own = MLPVectorField(case.hidden, path.channels, case.width, sees_path=True)
+    z0 = torch.randn(2, case.hidden)
+    found, want = {}, {}
+    for backend, results in (("gpu", found), ("torch", want)):
+        done = oc.solve(path, own, z0, at=[0.2, 0.7, 1.5], backend=backend)
+        assert done.backend == backend, done.reason
+        own.zero_grad()
+        done.z.square().mean().backward()
+        results |= {"z": done.z.detach()} | {
+            f"g {n}": p.grad.clone() for n, p in own.named_parameters()
+        }
+    return {name: float((x - want[name]).norm() / want[name].norm()) for name, x in found.items()}
+
+
+if __name__ == "__main__":
+    if sys.argv[2] == "solved":
+        print(json.dumps({"solved": solved(int(sys.argv[1]))}))
+        sys.exit()
+    print(
+        json.dumps(
+            {name: errors(INTERPRETED[name], "cpu", int(sys.argv[1])) for name in sys.argv[2:]}
+        )
+    )

@@ -1,0 +1,114 @@
+"""The GPU kernels against plain torch in float64: in Triton's interpreter anywhere, and on a real GPU."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+HERE = Path(__file__).parent
+no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+GROUPS = {
+    "moved": ["moved_rk4", "several_blocks", "many_streams", "more_than_fit"],
+    "solved": ["solved"],
+    "alone": ["alone_deep", "many_alone", "alone_several_blocks", "softplus_midpoint", "high"],
+    "driven": ["driven_own_steps", "alone_driven"],
+    "smooth": ["linear", "alone_cubic", "driven_cubic"],
+}
+
+
+def bounds(name, precision="highest"):
+    """How far z and gradients may be off: float32's class, or that of half-precision operands."""
+    relu = "g" if name in ("moved_rk4", "reference", "los") else ""
+    if precision == "high":
+        return 2e-3, 2e-2
+    # A unit near its kink may be on in one precision and off in the other.
+    return 3e-6, 1e-2 if relu else 3e-5
+
+
+def judge(name, found, precision):
+    z, g = bounds(name, precision)
+    for what, error in found.items():
+        assert error < (g if what.startswith("g ") else z), (name, what, error)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_kernels_are_right_in_the_interpreter(group):
+    seed = random.randrange(10**6)
+    # Triton decides when it is imported whether to interpret: that takes a process of its own.
+    done = subprocess.run(
+        [sys.executable, "gpu_cases.py", str(seed), *GROUPS[group]],
+        cwd=HERE,
+        env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert set(found) == set(GROUPS[group])
+    for name, errors in found.items():
+        judge(name, errors, "high" if name == "high" else "highest")
+    assert any(error > 0 for errors in found.values() for error in errors.values())
+
+
+def test_every_interpreted_case_is_in_a_group():
+    from gpu_cases import INTERPRETED
+
+    assert sorted([*INTERPRETED, "solved"]) == sorted(
+        name for group in GROUPS.values() for name in group
+    )
+
+
+def cases():
+    from gpu_cases import INTERPRETED, ON_A_GPU
+
+    return INTERPRETED | ON_A_GPU
+
+
+@no_gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", cases())
+def test_kernels_are_right_on_a_gpu(name):
+    from dataclasses import replace
+
+    from gpu_cases import errors
+
+    case = cases()[name]
+    judge(name, errors(replace(case), "cuda", random.randrange(10**6)), case.precision)
+
+
+@no_gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["reference", "characters", "los"])
+def test_the_same_solve_gives_the_same_bits_twice(name):
+    from gpu_cases import made
+
+    from onlinecde.solvers import fused_gpu
+    from onlinecde.solvers.tableau import tableau
+
+    laid, field, z0 = made(cases()[name], "cuda", 1)
+    torch.use_deterministic_algorithms(True)
+    try:
+        runs = []
+        for _ in range(2):
+            field.zero_grad()
+            z = fused_gpu.trajectory(laid, field, tableau("rk4"), z0, "highest")
+            z.square().mean().backward()
+            runs.append([z.detach(), *(p.grad.clone() for p in field.parameters())])
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for first, second in zip(*runs, strict=True):
+        assert torch.equal(first, second)
+
+
+def test_the_page_shows_the_committed_results():
+    from benchmarks.tables import GPU_PAGE, with_gpu_table
+
+    assert GPU_PAGE.read_text() == with_gpu_table(GPU_PAGE.read_text())

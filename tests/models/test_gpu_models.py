@@ -1,0 +1,109 @@
+"""`NeuralCDE` on a GPU keeps the contract it keeps on the CPU, and its captured step is the plain one."""
+
+import copy
+
+import pytest
+import torch
+
+import onlinecde as oc
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+
+
+def series(streams=40, rows=12, channels=6, observed=0.4, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    times = torch.rand(streams, rows, generator=g, dtype=torch.float64).cumsum(1)
+    values = torch.randn(streams, rows, channels, generator=g)
+    values[torch.rand(values.shape, generator=g) >= observed] = torch.nan
+    lengths = torch.randint(1, rows + 1, (streams,), generator=g)
+    lengths[0] = rows
+    many = [int(n) for n in lengths]
+    return oc.SeriesBatch.from_arrays(
+        [times[i, :n] for i, n in enumerate(many)], [values[i, :n] for i, n in enumerate(many)]
+    ).to("cuda")
+
+
+def model(channels=6, **keywords):
+    torch.manual_seed(1)
+    settings = {"hidden": 33, "width": 40, "outputs": 2, "activation": "silu"} | keywords
+    return oc.NeuralCDE(channels, **settings).to("cuda").eval()
+
+
+MODELS = [{}, {"precision": "high"}, {"field_sees_path": True, "readout_sees_path": True, "readout_width": 16},
+          {"counts": False, "max_step": 0.2}]  # fmt: skip
+
+
+@pytest.mark.parametrize("keywords", MODELS)
+def test_editing_the_future_leaves_the_past_bit_for_bit(keywords):
+    net, batch = model(**keywords), series()
+    edited = copy.deepcopy(batch)
+    cut = 5
+    edited.values[:, cut:] = torch.where(edited.values[:, cut:].isnan(), 3.0, torch.nan)
+    with torch.no_grad():
+        before, after = net(batch), net(edited)
+        short = net(oc.SeriesBatch.from_arrays(
+            [t[: min(int(n), cut)].cpu() for t, n in zip(batch.times, batch.rows, strict=True)],
+            [v[: min(int(n), cut)].cpu() for v, n in zip(batch.values, batch.rows, strict=True)],
+        ).to("cuda"))  # fmt: skip
+    assert torch.equal(before[:, :cut], after[:, :cut])
+    assert torch.equal(before[:, :cut], short[:, :cut])
+    assert not torch.equal(before[:, cut:], after[:, cut:])
+
+
+@pytest.mark.parametrize("keywords", MODELS)
+def test_a_stream_alone_says_what_it_says_among_others(keywords):
+    net, batch = model(**keywords), series()
+    with torch.no_grad():
+        together, alone = net(batch), net(batch[torch.tensor([7])])
+    rows = alone.shape[1]
+    torch.testing.assert_close(together[7:8, :rows], alone, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("keywords", MODELS[:1] + MODELS[2:])
+def test_row_by_row_and_on_the_cpu_it_says_the_same(keywords):
+    net, batch = model(**keywords), series(streams=5)
+    with torch.no_grad():
+        whole = net(batch)
+        cpu = copy.deepcopy(net).cpu()(batch.to("cpu"))
+        torch.testing.assert_close(whole.cpu(), cpu, rtol=1e-4, atol=1e-5)
+        for stream in range(5):
+            state = net.init_state()
+            for row in range(int(batch.rows[stream])):
+                state = net.observe(
+                    state, batch.times[stream, row], batch.values[stream, row][None]
+                )
+                torch.testing.assert_close(
+                    net.predict(state)[0], whole[stream, row], rtol=1e-5, atol=1e-5
+                )
+
+
+@pytest.mark.parametrize("kind", ["binary", "regression", "multiclass"])
+@pytest.mark.parametrize("final", [False, True])
+def test_a_captured_step_is_the_plain_one(kind, final):
+    from onlinecde.training.graphs import GraphedStep
+
+    net = model(kind=kind, field_sees_path=True, outputs=3 if kind == "multiclass" else 1)
+    plain = copy.deepcopy(net)
+    step = GraphedStep(net, streams=48, final=final)
+    for seed, rows in ((0, 12), (1, 15), (2, 9), (3, 30)):
+        batch = series(rows=rows, seed=seed, streams=40 + seed)
+        g = torch.Generator().manual_seed(seed)
+        shape = (len(batch),) if final else batch.times.shape
+        labels = torch.randint(0, 2, shape, generator=g).float().cuda()
+        labels[torch.rand(shape, generator=g).cuda() < 0.3] = (
+            -1 if kind == "multiclass" else torch.nan
+        )
+        loss = step(batch, labels)
+        plain.zero_grad()
+        wanted = plain.head.loss(plain(batch, final=final), labels)
+        wanted.backward()
+        torch.testing.assert_close(loss, wanted.detach(), rtol=1e-5, atol=1e-6)
+        for (name, mine), other in zip(net.named_parameters(), plain.parameters(), strict=True):
+            size = float(other.grad.abs().max()) + 1e-8
+            torch.testing.assert_close(
+                mine.grad / size, other.grad / size, rtol=1e-3, atol=1e-4, msg=name
+            )
+    assert len(step._graphs) == 2

@@ -1,0 +1,208 @@
+import re
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from onlinecde.serving import ServeSettings, ServingError, TokenBook, create_app
+from onlinecde.serving.access import OPEN
+from onlinecde.streaming import Engine
+
+EVENT = {"stream": "a", "time": 0.0, "channel": "lactate", "value": 1.0}
+ROUTES = [
+    ("GET", "/v1/model", "read"),
+    ("GET", "/v1/streams", "read"),
+    ("GET", "/v1/streams/a", "read"),
+    ("GET", "/v1/streams/a/prediction", "read"),
+    ("GET", "/v1/streams/a/history", "read"),
+    ("GET", "/v1/streams/a/curve", "read"),
+    ("GET", "/v1/streams/a/explanation", "read"),
+    ("GET", "/v1/alarms", "read"),
+    ("GET", "/metrics", "read"),
+    ("GET", "/openapi.json", "read"),
+    ("GET", "/docs", "read"),
+    ("GET", "/", "read"),
+    ("GET", "/assets/monitor.js", "read"),
+    ("POST", "/v1/events", "write"),
+    ("PUT", "/v1/streams/b", "write"),
+    ("DELETE", "/v1/streams/b", "write"),
+    ("POST", "/v1/alarms/1/acknowledge", "write"),
+]
+BODIES = {
+    "/v1/events": EVENT,
+    "/v1/streams/b": {"origin": 0.0},
+    "/v1/alarms/1/acknowledge": {"by": "x"},
+}
+
+
+@pytest.fixture
+def guarded(start):
+    book = TokenBook()
+    texts = {scope: book.add(scope, scope.split("+")) for scope in ("read", "write", "read+write")}
+    client, _, url = start(tokens=book)
+    own = {"authorization": f"Bearer {texts['read+write']}"}
+    assert client.post("/v1/events", json=EVENT, headers=own).status_code == 200
+    return client, texts, url
+
+
+def ask(client, method, path, token=None, **headers):
+    if token is not None:
+        headers["authorization"] = f"Bearer {token}"
+    return client.request(method, path, json=BODIES.get(path), headers=headers)
+
+
+def test_the_table_has_every_route(start):
+    tried = {
+        (m, re.sub(r"/streams/[ab]", "/streams/{stream}", p).replace("/1/", "/{number}/"))
+        for m, p, _ in ROUTES
+    }
+    client, *_ = start()
+    told = client.get("/openapi.json").json()["paths"]
+    listed = {(m.upper(), p) for p, methods in told.items() for m in methods}
+    assert listed <= tried | {("GET", "/healthz")}
+
+
+@pytest.mark.parametrize(("method", "path", "scope"), ROUTES)
+def test_every_route_needs_its_scope(guarded, method, path, scope):
+    client, texts, _ = guarded
+    other = "write" if scope == "read" else "read"
+    missing = ask(client, method, path)
+    assert (missing.status_code, missing.json()["error"]["code"]) == (401, "token_missing")
+    assert missing.headers["www-authenticate"] == "Bearer"
+    wrong = ask(client, method, path, "ocde_" + "x" * 43)
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (401, "token_wrong")
+    unfit = ask(client, method, path, texts[other])
+    assert (unfit.status_code, unfit.json()["error"]["code"]) == (403, "scope_missing")
+    assert ask(client, method, path, texts[scope]).status_code in (200, 204, 404, 422)
+
+
+def test_unknown_paths_say_nothing_without_a_token(guarded):
+    client, *_ = guarded
+    assert client.get("/v1/nowhere").status_code == 401
+
+
+def test_only_health_and_the_login_are_open(guarded):
+    client, *_ = guarded
+    for path in OPEN:
+        assert client.get(path).status_code == 200, path
+    assert client.get("/healthz").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize("text", ["", "Basic abc", "Bearer", "bearer é".encode("latin-1")])
+def test_strange_headers_are_refused(guarded, text):
+    client, *_ = guarded
+    assert client.get("/v1/model", headers={"authorization": text}).status_code == 401
+
+
+def closed_with(url, **headers):
+    with connect(url.replace("http", "ws") + "/v1/live", additional_headers=headers) as socket:
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=5)
+        return closed.value.rcvd.code, closed.value.rcvd.reason
+
+
+def test_sockets_need_a_token_and_the_scope(guarded):
+    _, texts, url = guarded
+    assert closed_with(url) == (4401, "token_missing")
+    assert closed_with(url, authorization="Bearer no") == (4401, "token_wrong")
+    for scope, message, refused in (
+        ("read", '{"stream": "a", "time": 1, "channel": "lactate", "value": 1}', True),
+        ("write", '{"subscribe": "all"}', True),
+        ("read", '{"subscribe": "all"}', False),
+    ):
+        with connect(
+            url.replace("http", "ws") + "/v1/live",
+            additional_headers={"authorization": f"Bearer {texts[scope]}"},
+        ) as socket:
+            socket.send(message)
+            assert ("scope_missing" in socket.recv(timeout=5)) == refused
+
+
+def test_a_foreign_page_can_do_nothing(start):
+    client, _, url = start()
+    for origin in ("http://evil.example", "null", "http://[", ""):
+        answer = client.post("/v1/events", json=EVENT, headers={"origin": origin})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "origin_foreign")
+    assert closed_with(url, origin="http://evil.example") == (4403, "origin_foreign")
+    assert client.post("/v1/events", json=EVENT, headers={"origin": url}).status_code == 200
+
+
+def test_a_name_that_was_pointed_here_is_refused(start):
+    client, _, url = start()
+    for host in ("evil.example", "evil.example:80", "", "[", "127.0.0.1.evil.example"):
+        answer = client.get("/v1/streams", headers={"host": host})
+        assert answer.status_code in (400, 421), host
+    port = url.rsplit(":", 1)[1]
+    assert client.get("/v1/streams", headers={"host": f"localhost:{port}"}).status_code == 200
+
+
+def test_the_cookie_is_as_good_as_the_token_and_no_better(guarded):
+    client, texts, url = guarded
+    failed = client.post("/login", data={"token": "nonsense"})
+    assert failed.status_code == 401
+    assert "set-cookie" not in failed.headers
+    done = client.post("/login", data={"token": texts["read+write"]})
+    cookie = done.headers["set-cookie"]
+    assert done.status_code == 303
+    for wanted in ("HttpOnly", "SameSite=strict", "Path=/"):
+        assert wanted in cookie
+    with httpx.Client(base_url=url, cookies={"onlinecde_token": texts["read+write"]}) as browser:
+        assert browser.get("/v1/model").status_code == 200
+        # A browser always says where a request that changes something comes from.
+        assert browser.post("/v1/events", json=EVENT).json()["error"]["code"] == "origin_missing"
+        assert browser.post("/v1/events", json=EVENT, headers={"origin": url}).status_code == 200
+        out = browser.post("/logout", headers={"origin": url})
+        assert out.status_code == 303
+        assert 'onlinecde_token=""' in out.headers["set-cookie"]
+
+
+def test_a_browser_without_a_token_is_led_to_the_login(guarded):
+    client, *_ = guarded
+    answer = client.get("/", headers={"accept": "text/html"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+
+
+def test_it_does_not_start_open_to_others(small_model):
+    engine = Engine(small_model, channels=("a", "b", "c", "d"))
+    with pytest.raises(ServingError, match="--tokens"):
+        create_app(engine, ServeSettings(host="0.0.0.0"))
+    with pytest.raises(ServingError, match="empty"):
+        create_app(engine, ServeSettings(host="0.0.0.0"), tokens=TokenBook())
+    engine.close()
+
+
+def test_answers_forbid_scripts_from_elsewhere(start):
+    client, *_ = start()
+    for path in ("/", "/v1/model", "/login", "/nowhere"):
+        headers = client.get(path).headers
+        assert "script-src 'self'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+
+
+def test_tokens_are_kept_as_hashes_only(tmp_path):
+    book = TokenBook()
+    text = book.add("gateway", ["read"])
+    file = tmp_path / "tokens.json"
+    book.write(file)
+    assert text not in file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+    again = TokenBook.read(file)
+    assert again.whose(text).name == "gateway"
+    assert again.whose(text[:-1]) is None
+    again.remove("gateway")
+    assert again.whose(text) is None
+    for name, scopes in (("gateway", []), ("x", ["admin"]), ("", ["read"])):
+        with pytest.raises(ServingError):
+            book.add(name, scopes)
+    for content in (
+        "",
+        "[]",
+        '{"version": 2, "tokens": []}',
+        '{"version": 1, "tokens": [{"name": 1}]}',
+        '{"version": 1, "tokens": [{"name": "a", "sha256": "12", "scopes": ["read"]}]}',
+    ):
+        file.write_text(content)
+        with pytest.raises(ServingError):
+            TokenBook.read(file)

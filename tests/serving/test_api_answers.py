@@ -1,0 +1,253 @@
+"""What the API says is what the engine and the model say."""
+
+import time
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+import onlinecde as oc
+from onlinecde.serving import Limits, schemas
+from onlinecde.serving.board import attention
+from onlinecde.serving.stream_clock import StreamClock
+from onlinecde.streaming import StoreFull
+
+CHANNELS = ("heart_rate", "lactate", "oxygen", "pressure")
+
+
+def made_rows(random, streams, rows):
+    told = []
+    for stream in range(streams):
+        clock = np.cumsum(random.uniform(0.1, 1.0, rows)).round(4)
+        for t in clock.tolist():
+            seen = random.permutation(4)[: random.integers(1, 4)]
+            values = {CHANNELS[i]: round(float(random.normal()), 3) for i in seen}
+            told.append({"stream": f"bed {stream}/x", "time": t, "values": values})
+    return told
+
+
+def offline(model, told, stream):
+    own = [row for row in told if row["stream"] == stream]
+    x = [[row["values"].get(name, np.nan) for name in CHANNELS] for row in own]
+    batch = oc.SeriesBatch.from_arrays([[row["time"] for row in own]], [x])
+    with torch.no_grad():
+        return batch, model(batch)[0].double().numpy()
+
+
+def test_answers_are_the_offline_models(start, small_model):
+    told = made_rows(np.random.default_rng(), 3, 12)
+    client, *_ = start(clock_speed=1e-9)
+    for row in told:
+        answer = client.post("/v1/events", json=row, params={"answers": True})
+        assert answer.json()["counts"]["applied"] == len(row["values"])
+    path = "/v1/streams/bed%201%2Fx"
+    batch, rows = offline(small_model, told, "bed 1/x")
+    stored = client.get(f"{path}/history").json()["rows"]
+    assert np.allclose(
+        [row["outputs"] for row in stored], rows, rtol=0, atol=1e-5 * abs(rows).max()
+    )
+    own = [row for row in told if row["stream"] == "bed 1/x"]
+    assert [row["values"] for row in stored] == [row["values"] for row in own]
+    at = own[-1]["time"] + 1.7
+    said = client.get(f"{path}/prediction", params={"at": at}).json()
+    with torch.no_grad():
+        true = small_model(batch, at=torch.tensor([[at]]))[0, 0].double().numpy()
+    assert np.allclose(said["outputs"], true, atol=1e-5 * abs(rows).max())
+    assert said["probabilities"] == pytest.approx((1 / (1 + np.exp(-true))).tolist(), abs=1e-5)
+    curve = client.get(f"{path}/curve", params={"points": 50}).json()
+    assert np.allclose(curve["row_probabilities"], 1 / (1 + np.exp(-rows)), atol=1e-5)
+    parts = client.get(f"{path}/explanation").json()["rows"]
+    for part, output in zip(parts, rows, strict=True):
+        total = (
+            part["start"][0]
+            + part["passing_of_time"][0]
+            + sum(p[0] for p in part["channels"].values())
+        )
+        assert total == pytest.approx(float(output[0]), abs=1e-4)
+    listed = {one["stream"]: one for one in client.get("/v1/streams").json()["streams"]}
+    assert listed["bed 1/x"]["probabilities"] == pytest.approx(
+        stored[-1]["probabilities"], abs=1e-6
+    )
+
+
+def test_repeats_corrections_and_late_events_are_told_apart(start):
+    client, *_ = start()
+    row = {"stream": "a", "time": 1.0, "values": {"lactate": 1.0}}
+    counts = [
+        client.post("/v1/events", json=one).json()["counts"]
+        for one in (
+            row,
+            row,
+            {**row, "values": {"lactate": 2.0}},
+            {**row, "time": 1.5},
+            {**row, "time": 1.2},
+            {**row, "time": 0.1},
+        )
+    ]
+    ends = [next(name for name, many in one.items() if many) for one in counts]
+    assert ends == ["applied", "duplicate", "corrected", "applied", "late_applied", "refused"]
+    totals = client.get("/metrics").text
+    for outcome, many in (("applied", 2), ("duplicate", 1), ("refused", 1)):
+        assert f'onlinecde_events_total{{outcome="{outcome}"}} {many}.0' in totals
+    assert 'onlinecde_refusals_total{code="too_late"} 1.0' in totals
+
+
+def test_answers_have_the_shape_the_document_says(start):
+    client, *_ = start(threshold=0.01)
+    client.post("/v1/events", json={"stream": "a", "time": 0, "values": {"lactate": 1.0}})
+    client.put("/v1/streams/b", json={"origin": 5.0})
+    for path, model in (
+        ("/v1/model", schemas.About),
+        ("/v1/streams", schemas.Streams),
+        ("/v1/streams/a", schemas.Stream),
+        ("/v1/streams/b", schemas.Stream),
+        ("/v1/streams/a/prediction", schemas.Prediction),
+        ("/v1/streams/a/history", schemas.History),
+        ("/v1/streams/a/explanation", schemas.Explanation),
+        ("/v1/alarms", schemas.Alarms),
+        ("/healthz", schemas.Health),
+    ):
+        model.model_validate_json(client.get(path).content, strict=True)
+
+
+def test_alarms_are_raised_acknowledged_and_sorted_first(start):
+    client, *_ = start(threshold=0.0001)
+    for name in ("a", "b"):
+        client.post("/v1/events", json={"stream": name, "time": 0, "values": {"lactate": 1.0}})
+    alarms = client.get("/v1/alarms", params={"unacknowledged": True}).json()["alarms"]
+    assert {one["stream"] for one in alarms} == {"a", "b"}
+    number = next(one["number"] for one in alarms if one["stream"] == "a")
+    done = client.post(f"/v1/alarms/{number}/acknowledge", json={"by": "nurse Ada"}).json()
+    assert done["by"] == "nurse Ada"
+    again = client.post(f"/v1/alarms/{number}/acknowledge", json={"by": "another"}).json()
+    assert again == done
+    listed = client.get("/v1/streams").json()
+    assert [one["stream"] for one in listed["streams"]] == ["b", "a"]
+    assert listed["alarms"] == 1
+
+
+def test_the_answer_moves_while_no_data_comes(start):
+    client, *_ = start(clock_speed=36000.0, silent_after=6.0, tick=0.05)
+    client.post("/v1/events", json={"stream": "a", "time": 0, "values": {"lactate": 1.0}})
+    seen = []
+    for _ in range(3):
+        seen.append(client.get("/v1/streams/a/prediction").json())
+        time.sleep(0.1)
+    assert seen[0]["time"] < seen[1]["time"] < seen[2]["time"]
+    assert len({one["outputs"][0] for one in seen}) == 3
+    time.sleep(0.6)
+    silent = client.get("/v1/streams/a/prediction").json()
+    assert silent["time"] == 6.0
+
+
+def test_a_clock_that_jumps_back_never_asks_before_the_newest_row():
+    wall = [1000.0]
+    clock = StreamClock(1.0, 50.0, wall=lambda: wall[0])
+    for now in (1000.0, 0.0, -1e9, 1e12):
+        wall[0] = now
+        told = clock.now([5.0, 5.0], [1000.0, 1000.0], [np.nan, 990.0])
+        assert (told >= 5.0).all()
+        assert (told <= 55.0).all()
+
+
+def test_attention_puts_open_alarms_first_then_risk_then_rise():
+    order = attention(
+        np.array([0.1, 0.5, 0.5, 0.3]),
+        np.array([0.0, 0.0, 0.3, np.nan]),
+        np.array([True, False, False, False]),
+    )
+    assert order.tolist() == [0, 2, 1, 3]
+
+
+def test_search_and_pages(start):
+    client, *_ = start()
+    client.post("/v1/events", json=[
+        {"stream": f"Ward {'A' if i % 2 else 'B'} {i}", "time": 0, "values": {"lactate": i / 10}} for i in range(30)
+    ])  # fmt: skip
+    told = client.get("/v1/streams", params={"search": "ward a"}).json()
+    assert (told["total"], told["found"], len(told["streams"])) == (30, 15, 15)
+    pages = [
+        client.get("/v1/streams", params={"limit": 7, "offset": at}).json()["streams"]
+        for at in range(0, 30, 7)
+    ]
+    assert len({one["stream"] for page in pages for one in page}) == 30
+
+
+def test_a_stream_can_be_forgotten(start):
+    client, *_ = start()
+    client.post("/v1/events", json={"stream": "a", "time": 0, "values": {"lactate": 1.0}})
+    assert client.delete("/v1/streams/a").status_code == 204
+    assert client.get("/v1/streams/a").status_code == 404
+    assert client.get("/v1/streams").json()["total"] == 0
+
+
+def test_static_features_are_asked_for(start, tmp_path):
+    torch.manual_seed(0)
+    from onlinecde.streaming import Engine
+
+    engine = Engine(oc.NeuralCDE(4, 8, 8, 1, 1, static=2), channels=CHANNELS)
+    client, *_ = start(engine=engine, features=("age", "sex"))
+    row = {"stream": "a", "time": 0, "values": {"lactate": 1.0}}
+    refused = client.post("/v1/events", json=row)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "static_needed")
+    done = client.post("/v1/events", json={**row, "static": {"sex": 1, "age": 66}})
+    assert done.status_code == 200
+    assert client.get("/v1/streams/a").json()["static"] == [66.0, 1.0]
+    client.put("/v1/streams/b", json={"static": [50, 0], "origin": 12.5})
+    assert client.get("/v1/streams/b").json()["origin"] == 12.5
+
+
+def test_a_full_disk_is_a_503_and_nothing_is_lost_by_sending_again(start, monkeypatch):
+    client, engine, _ = start()
+    real, failed = engine.apply, []
+
+    def full(events):
+        if len(failed) < 2:
+            failed.append(len(events))
+            raise StoreFull("no room")
+        return real(events)
+
+    monkeypatch.setattr(engine, "apply", full)
+    row = {"stream": "a", "time": 0, "values": {"lactate": 1.0, "oxygen": 2.0}}
+    for _ in range(2):
+        answer = client.post("/v1/events", json=row)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_full")
+        assert int(answer.headers["retry-after"]) >= 1
+    assert failed == [2, 2]
+    assert client.post("/v1/events", json=row).json()["counts"]["applied"] == 2
+
+
+def test_an_unforeseen_error_is_told_without_what_was_sent(start, monkeypatch, caplog):
+    client, engine, _ = start()
+    monkeypatch.setattr(engine, "apply", lambda events: {}["secret patient 7"])
+    answer = client.post("/v1/events", json={"stream": "a", "time": 0, "values": {"lactate": 1}})
+    assert answer.status_code == 500
+    assert "secret" not in answer.text
+    from onlinecde.serving.request_log import JsonLines
+
+    lines = [JsonLines().format(record) for record in caplog.records]
+    assert any("KeyError" in line for line in lines)
+    assert not any("secret" in line for line in lines)
+
+
+def test_who_asks_too_often_waits(start):
+    client, *_ = start(limits=Limits(requests_per_second=5.0, burst=10))
+    answers = [client.get("/v1/model") for _ in range(30)]
+    refused = [one for one in answers if one.status_code == 429]
+    assert 15 <= len(refused) <= 20
+    assert int(refused[0].headers["retry-after"]) >= 1
+
+
+def test_without_a_page_the_api_is_all_there_is(start):
+    client, *_ = start(page=False)
+    assert client.get("/").status_code == 404
+    assert client.get("/v1/model").status_code == 200
+
+
+def test_the_port_taken_is_told(start):
+    from onlinecde.serving import ServingError
+
+    _, _, url = start()
+    with pytest.raises(ServingError, match="--port"):
+        start(port=httpx.URL(url).port)

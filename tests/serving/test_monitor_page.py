@@ -1,0 +1,204 @@
+"""The page in a real browser: its numbers are the API's, it moves, it comes back, and it complains of nothing."""
+
+import httpx
+import numpy as np
+import pytest
+
+from onlinecde.serving import ServeSettings, TokenBook, create_app, in_background
+from onlinecde.serving.screenshots import browser, find_browser
+from onlinecde.streaming import Engine, SQLiteStore
+
+expect = pytest.importorskip("playwright.sync_api").expect
+PATH, WHY = find_browser()
+pytestmark = pytest.mark.skipif(PATH is None, reason=WHY)
+CHANNELS = ("heart_rate", "lactate", "oxygen", "pressure")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def page(chromium):
+    context = chromium.new_context(viewport={"width": 1200, "height": 800}, color_scheme="light")
+    found = context.new_page()
+    found.complaints = []
+    found.on(
+        "console",
+        lambda m: found.complaints.append(m.text) if m.type in ("error", "warning") else None,
+    )
+    found.on("pageerror", lambda error: found.complaints.append(str(error)))
+    yield found
+    context.close()
+
+
+def rows(streams, many=6, seed=None):
+    random = np.random.default_rng(seed)
+    return [
+        {
+            "stream": f"bed {i}",
+            "time": round(t + float(random.uniform(0, 0.5)), 3),
+            "values": {name: round(float(random.normal()), 3) for name in random.permutation(CHANNELS)[:2]},
+        }
+        for t in range(many)
+        for i in range(streams)
+    ]  # fmt: skip
+
+
+def shown(page):
+    return page.eval_on_selector_all(
+        "tr[data-stream]",
+        "all => all.map(row => [row.dataset.stream, Number(row.querySelector('output').dataset.risk), "
+        "row.querySelector('output').textContent])",
+    )
+
+
+def percent(p):
+    return f"{100 * p:.1f}\u00a0%" if 0 < p < 0.0995 else f"{round(100 * p)}\u00a0%"
+
+
+def test_all_streams_are_shown_as_the_api_has_them(start, page):
+    client, _, url = start(clock_speed=1e-9, threshold=0.5, title="Ward 7")
+    client.post("/v1/events", json=rows(250))
+    page.goto(url)
+    page.wait_for_selector("tr[data-stream]")
+    expect(page.locator("tr[data-stream]")).to_have_count(250)
+    told = client.get("/v1/streams", params={"limit": 300}).json()
+    found = {name: (risk, text) for name, risk, text in shown(page)}
+    for one in told["streams"]:
+        risk, text = found[one["stream"]]
+        assert risk == pytest.approx(one["probabilities"][0], abs=1e-9)
+        assert text == percent(risk)
+    assert [name for name, *_ in shown(page)] == [one["stream"] for one in told["streams"]]
+    assert page.locator("tr.alarmed").count() == told["alarms"]
+    assert page.title().endswith("Ward 7")
+    # A row is changed, never built anew: nothing flickers, what is chosen stays chosen.
+    page.evaluate("document.querySelector('tr[data-stream]').kept = true")
+    client.post("/v1/events", json={"stream": "bed 3", "time": 50.0, "values": {"lactate": 3.0}})
+    page.wait_for_timeout(1500)
+    assert page.evaluate("[...document.querySelectorAll('tr')].filter(row => row.kept).length") == 1
+    page.keyboard.press("/")
+    page.keyboard.type("bed 24")
+    expect(page.locator("tr[data-stream]")).to_have_count(11)
+    page.keyboard.press("Enter")
+    assert page.locator("tr.chosen").count() == 1
+    name = page.locator("tr.chosen").get_attribute("data-stream")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1")
+    assert page.locator("h1").text_content() == name
+    page.keyboard.press("Escape")
+    page.wait_for_selector("table.streams")
+    assert page.complaints == []
+
+
+def test_one_stream_shows_what_the_api_says_and_moves_without_data(start, page):
+    client, _, url = start(clock_speed=3600.0, tick=0.3, threshold=0.001, silent_after=1000.0)
+    client.post("/v1/events", json=rows(2))
+    page.goto(f"{url}/#/stream/bed%201")
+    page.wait_for_selector(".risk-chart .now-dot")
+    first = page.locator(".now-dot").get_attribute("data-risk")
+    line = page.locator(".after").get_attribute("d")
+    at = float(page.locator(".big output").get_attribute("data-time"))
+    told = client.get("/v1/streams/bed 1/prediction", params={"at": at}).json()
+    assert float(page.locator(".big output").get_attribute("data-risk")) == pytest.approx(
+        told["probabilities"][0], abs=1e-6
+    )
+    expect(page.locator(".now-dot")).not_to_have_attribute("data-risk", first)
+    expect(page.locator(".after")).not_to_have_attribute("d", line)
+    history = client.get("/v1/streams/bed 1/history").json()["rows"]
+    assert page.locator(".seen-at").count() == len(history)
+    seen = {name for row in history for name in row["values"]}
+    assert page.locator(".strips .strip").count() == len(seen)
+    assert page.locator(".strips .dot").count() == sum(len(row["values"]) for row in history)
+    parts = client.get("/v1/streams/bed 1/explanation").json()["rows"][-1]
+    newest = page.locator(".moves > li").first
+    for name, part in parts["channels"].items():
+        assert name.replace("_", " ") in newest.text_content()
+        assert f"{abs(part[0]):.2f}" in newest.text_content()
+    assert "passing of time" in newest.text_content()
+    client.post("/v1/events", json={"stream": "bed 1", "time": 9.0, "values": {"oxygen": 2.0}})
+    expect(page.locator(".seen-at")).to_have_count(len(history) + 1)
+    assert page.complaints == []
+
+
+def test_an_alarm_is_acknowledged_by_name(start, page):
+    client, _, url = start(threshold=0.001)
+    client.post("/v1/events", json=rows(2, many=1))
+    page.goto(url)
+    page.wait_for_selector("tr.alarmed")
+    page.keyboard.press("j")
+    name = page.locator("tr.chosen").get_attribute("data-stream")
+    page.keyboard.press("a")
+    page.fill("#who-name", "nurse Ada")
+    page.keyboard.press("Enter")
+    expect(page.locator("tr.alarmed")).to_have_count(1)
+    alarms = {one["stream"]: one["by"] for one in client.get("/v1/alarms").json()["alarms"]}
+    assert alarms[name] == "nurse Ada"
+    page.goto(f"{url}/#/stream/{name}")
+    page.wait_for_selector(".banner.seen")
+    assert "nurse Ada" in page.locator(".banner.seen").text_content()
+    assert page.complaints == []
+
+
+def test_it_comes_back_after_the_server_does(small_model, page, tmp_path, free_port):
+    settings = ServeSettings(port=free_port, tick=0.3)
+
+    def running():
+        engine = Engine(small_model, SQLiteStore(tmp_path / "live.db"), channels=CHANNELS)
+        return in_background(create_app(engine, settings), settings)
+
+    with running() as url:
+        httpx.post(f"{url}/v1/events", json=rows(3))
+        page.goto(url)
+        expect(page.locator("tr[data-stream]")).to_have_count(3)
+    page.wait_for_selector("#lost:not([hidden])")
+    assert page.locator("tr[data-stream]").count() == 3
+    with running() as url:
+        httpx.post(f"{url}/v1/events", json=rows(4)[-1:])
+        page.wait_for_selector("#lost", state="hidden", timeout=15_000)
+        expect(page.locator("tr[data-stream]")).to_have_count(4)
+    # The browser itself notes each request that found no server; nothing else was complained of.
+    assert all("ERR_CONNECTION" in text for text in page.complaints)
+    assert page.complaints
+
+
+def test_light_and_dark_and_a_phone(start, page):
+    client, _, url = start(threshold=0.5)
+    client.post("/v1/events", json=rows(30))
+
+    def ground():
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    page.goto(url)
+    page.wait_for_selector("tr[data-stream]")
+    light = ground()
+    page.keyboard.press("t")
+    assert ground() != light
+    page.reload()
+    page.wait_for_selector("tr[data-stream]")
+    assert ground() != light
+    for where in ("#/", "#/stream/bed%201"):
+        page.set_viewport_size({"width": 360, "height": 740})
+        page.goto(f"{url}/{where}")
+        page.wait_for_selector("tr[data-stream], .moves li")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.complaints == []
+
+
+def test_with_tokens_one_signs_in(start, page):
+    book = TokenBook()
+    text = book.add("nurse", ["read"])
+    _, _, url = start(tokens=book)
+    page.goto(url)
+    assert page.url.endswith("/login")
+    page.fill("#token", "nonsense")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".wrong")
+    page.fill("#token", text)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".link.live")
+    assert page.evaluate("document.cookie") == ""

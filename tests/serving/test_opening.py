@@ -1,0 +1,64 @@
+"""From a folder to a server: what the manifest says, another model, an offline one."""
+
+import pytest
+import torch
+
+import onlinecde as oc
+from onlinecde.serving import ServeSettings, ServingError, create_app
+from onlinecde.serving.opening import open_engine
+from onlinecde.streaming import Event, ModelMismatch
+
+CHANNELS = ("heart_rate", "lactate", "oxygen", "pressure")
+
+
+def test_the_manifest_completes_the_settings(small_model, tmp_path):
+    oc.save(
+        small_model, tmp_path / "model", channels=CHANNELS,
+        extra={"time_unit": "minutes", "classes": ["well", "ill"], "static": []},
+    )  # fmt: skip
+    engine, settings = open_engine(tmp_path / "model", None, ServeSettings(clock_speed=2.0))
+    assert settings.time_unit == "minutes"
+    assert settings.units_per_second == pytest.approx(2 / 60)
+    assert settings.classes == ("well", "ill")
+    assert len(engine) == 0, "the trial run leaves nothing behind"
+    engine.close()
+    engine, settings = open_engine(tmp_path / "model", None, ServeSettings(), time_unit="days")
+    assert settings.time_unit == "days"
+    engine.close()
+
+
+def test_a_unit_no_one_knows_is_asked_for(small_model, tmp_path):
+    oc.save(small_model, tmp_path / "model", channels=CHANNELS, extra={"time_unit": "fortnights"})
+    with pytest.raises(ServingError, match="unit of time"):
+        open_engine(tmp_path / "model", None, ServeSettings())
+
+
+def test_another_model_needs_a_rebuild_and_then_answers_as_itself(small_model, tmp_path):
+    oc.save(small_model, tmp_path / "one", channels=CHANNELS)
+    torch.manual_seed(9)
+    other = oc.NeuralCDE(4, 8, 8, 1, 1, kind="binary").eval()
+    oc.save(other, tmp_path / "two", channels=CHANNELS)
+    engine, _ = open_engine(tmp_path / "one", tmp_path / "live.db", ServeSettings())
+    times, values = [0.0, 0.5, 2.0], [1.0, -1.0, 0.5]
+    for t, v in zip(times, values, strict=True):
+        engine.apply([Event("a", t, "lactate", v)])
+    engine.close()
+    with pytest.raises(ModelMismatch, match="rebuild"):
+        open_engine(tmp_path / "two", tmp_path / "live.db", ServeSettings())
+    engine, _ = open_engine(tmp_path / "two", tmp_path / "live.db", ServeSettings(), rebuild=True)
+    nan = float("nan")
+    batch = oc.SeriesBatch.from_arrays([times], [[[nan, v, nan, nan] for v in values]])
+    with torch.no_grad():
+        true = other(batch, at=torch.tensor([[3.0]]))[0, 0]
+    assert engine.predict("a", 3.0).tolist() == pytest.approx(true.tolist(), abs=1e-5)
+    engine.close()
+
+
+def test_an_output_the_model_has_not_is_refused(small_model):
+    from onlinecde.streaming import Engine
+
+    with (
+        Engine(small_model, channels=CHANNELS) as engine,
+        pytest.raises(ServingError, match="output"),
+    ):
+        create_app(engine, ServeSettings(output=3))

@@ -1,0 +1,142 @@
+"""Contract 1 through the whole stack, and a replay that finds out where it does not hold."""
+
+import contextlib
+import re
+
+import pytest
+import torch
+
+import onlinecde as oc
+from onlinecde.cli import main
+from onlinecde.data import simulate_ward
+from onlinecde.serving import ServeSettings, ServingError, create_app, in_background
+from onlinecde.serving.demo import live_demo
+from onlinecde.serving.opening import open_engine
+from onlinecde.serving.replay import Server, replay
+from onlinecde.serving.screenshots import find_browser
+from onlinecde.serving.verify import Questions, verify
+
+
+@pytest.fixture(scope="module")
+def ward():
+    return simulate_ward(60, seed=4).task
+
+
+@pytest.fixture(scope="module")
+def folder(ward, tmp_path_factory):
+    torch.manual_seed(0)
+    model = oc.NeuralCDE(12, 8, 8, 1, 1, static=2, kind="binary")
+    model.encoding.fit(ward.split("train")[0])
+    source = {
+        "source": "registry",
+        "name": "simulated-ward",
+        "arguments": {"streams": 60, "simulation_seed": 4},
+    }
+    return oc.save(
+        model, tmp_path_factory.mktemp("ward") / "model", channels=ward.series.channels,
+        extra={"time_unit": "hours", "static": ["age", "sex"], "task": source, "kind": "binary"},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def served(folder, tmp_path):
+    engine, settings = open_engine(folder, tmp_path / "x.db", ServeSettings(port=0), lateness=1.0)
+    with in_background(create_app(engine, settings), settings) as url:
+        yield url, engine
+
+
+@pytest.fixture
+def talk_to():
+    """Clients that are closed whatever the test does."""
+    with contextlib.ExitStack() as held:
+        yield lambda url: held.enter_context(contextlib.closing(Server(url)))
+
+
+def test_every_answer_is_the_offline_models(served, folder, capsys):
+    url, engine = served
+    main_without_exit(
+        ["replay", str(folder), "--to", url, "--speed", "1e6", "--spread", "0.5", "--verify"]
+    )
+    said = capsys.readouterr().out
+    assert "holds" in said
+    rows = int(re.search(r"(\d+) rows", said)[1])
+    assert int(re.search(r"(\d+) stored", said)[1]) == rows == engine.counters["rows"]
+    assert int(re.search(r"(\d+) between rows", said)[1]) > 0
+
+
+def main_without_exit(arguments):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code in (0, None)
+
+
+def test_a_wrong_answer_is_found(served, folder, ward, talk_to):
+    url, _ = served
+    series = ward.split("test")[0][:3]
+    server, model = talk_to(url), oc.load(folder)
+    questions = Questions(server, series, "x ")
+    done = replay(series, server, speed=1e6, prefix="x ", between=questions)
+    right = verify(model, series, server, done, prefix="x ", between=questions.answered)
+    assert right.holds
+    done.answered.outputs[1] = [done.answered.outputs[1][0] + 1e-3]
+    wrong = verify(model, series, server, done, prefix="x ", between=questions.answered)
+    assert not wrong.holds
+    assert "receipts" in wrong.worst
+    with torch.no_grad():
+        model.head.layers.bias += 1e-3
+    assert not verify(model, series, server, done, prefix="x ").holds
+
+
+def test_rows_the_server_does_not_have_are_missed(served, folder, ward, talk_to):
+    url, engine = served
+    series = ward.split("test")[0][:2]
+    server = talk_to(url)
+    done = replay(series, server, speed=1e6, prefix="x ")
+    engine.forget(f"x {series.streams[0]}")
+    engine.open_stream(f"x {series.streams[0]}", static=[1.0, 1.0])
+    found = verify(oc.load(folder), series, server, done, prefix="x ")
+    assert found.missing == int(series.rows[0])
+    assert not found.holds
+
+
+def test_another_model_is_not_compared_with(served, folder, tmp_path, ward, capsys):
+    url, _ = served
+    other = oc.load(folder)
+    with torch.no_grad():
+        other.head.layers.bias += 1.0
+    oc.save(other, tmp_path / "other", channels=ward.series.channels)
+    with pytest.raises(SystemExit) as ended:
+        main(["replay", str(folder), "--model", str(tmp_path / "other"), "--to", url, "--verify"])
+    assert ended.value.code == 2
+    assert "follows model" in capsys.readouterr().err
+
+
+def test_the_same_streams_twice_and_no_server_are_told(served, ward, talk_to):
+    url, _ = served
+    series, server = ward.split("test")[0][:1], talk_to(url)
+    replay(series, server, speed=1e6)
+    with pytest.raises(ServingError, match="--prefix"):
+        replay(series, server, speed=1e6)
+    nowhere = talk_to("http://127.0.0.1:9")
+    with pytest.raises(ServingError, match="does not answer"):
+        replay(series, nowhere, speed=1.0)
+
+
+def test_the_pace_is_kept(served, ward, talk_to):
+    url, _ = served
+    series, server = ward.split("test")[0][:4], talk_to(url)
+    done = replay(series, server, speed=3600.0, seconds=1.5)
+    assert 1.4 < done.seconds < 3.0
+    # One hour a second: what lies beyond has not been sent.
+    assert (done.sent_until[~torch.isnan(torch.tensor(done.sent_until))] <= 3.0).all()
+
+
+def test_the_demo_verifies_and_takes_a_picture(folder, ward, tmp_path):
+    said = []
+    live_demo(folder, task=ward, out=tmp_path, interactive=False, streams=6, say=said.append)
+    told = "\n".join(said)
+    assert "holds" in told
+    if find_browser()[0] is None:
+        assert "no picture" in told
+    else:
+        assert (tmp_path / "monitor.png").read_bytes().startswith(b"\x89PNG")
