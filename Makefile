@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check bench clean
+.PHONY: install demo test test-gpu check bench clean
 
 install: $(STAMP)
 
@@ -18,6 +18,10 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# On a machine with a CUDA device; PYTHON may be any that has torch, triton, pytest and hypothesis.
+test-gpu:
+	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/kernels tests/solvers tests/models
 
 check: install
 	$(BIN)/ruff format --check .

@@ -23,7 +23,7 @@ def demo(
 
     started = time.monotonic()
     settings = [f"streams={streams}"]
-    stop = ["stop=10", "plateau=4"]
+    stop = ["stop=8", "plateau=4"]
     typer.secho("\n1. An online Neural CDE on a simulated ward", bold=True)
     fit(
         out=out / "neural-cde",
@@ -51,4 +51,27 @@ def demo(
         json=out / "evaluation.json",
     )
     report = (out / "report.html").resolve()
-    typer.echo(f"\n{time.monotonic() - started:.0f} s in all. Open the report: {report}")
+    typer.echo(f"\n{time.monotonic() - started:.0f} s so far. Open the report: {report}")
+    if live:
+        typer.secho("\n4. Patients it has not seen, live", bold=True)
+        _go_live(out, settings)
+
+
+def _go_live(out: Path, settings: list[str]) -> None:
+    import sys
+
+    try:
+        from onlinecde.serving.demo import live_demo
+    except ImportError as error:
+        typer.echo(f"skipped: {error.name} is not installed; pip install 'onlinecde[serve]' has it.")
+        return
+    from onlinecde.cli.named_values import named_values
+    from onlinecde.training.task_source import load_task, registry_source
+
+    live_demo(
+        out / "neural-cde",
+        task=load_task(registry_source("simulated-ward", named_values(settings))),
+        out=out,
+        interactive=sys.stdin.isatty() and sys.stdout.isatty(),
+        say=typer.echo,
+    )

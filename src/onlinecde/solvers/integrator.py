@@ -9,14 +9,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from onlinecde.solvers import adaptive, adjoint, fixed, fused
+from onlinecde.solvers import adaptive, adjoint, fixed, fused, fused_gpu
 from onlinecde.solvers.adaptive import SolverError, Tolerance
 from onlinecde.solvers.chain import Chain
 from onlinecde.solvers.fields import MLPVectorField, VectorField
+from onlinecde.solvers.fused_gpu import Precision
 from onlinecde.solvers.tableau import Tableau, tableau
 
 Gradient = Literal["exact", "backprop", "adjoint"]
-Backend = Literal["auto", "torch", "cpu"]
+Backend = Literal["auto", "torch", "cpu", "gpu"]
 StepControl = Literal["stream", "batch"]
 
 
@@ -34,7 +35,7 @@ class Solution:
     rejected: Tensor
     """(stream,) int64: rejected steps; 0 with fixed steps."""
     backend: str
-    """Which code did the work: "torch" or "cpu" (fused kernels)."""
+    """Which code did the work: "torch", or fused kernels: "cpu", "gpu"."""
     reason: str
     """Why that one."""
 
@@ -49,6 +50,7 @@ class Integrator:
     tolerance: Tolerance | None
     gradient: Gradient
     backend: Backend
+    precision: Precision
 
     def run(
         self,
@@ -75,10 +77,20 @@ class Integrator:
     def _fixed(
         self, chain: Chain, field: VectorField, z0: Tensor, where: Callable[[int, float], str]
     ) -> Solution:
-        reason = fused.why_not(field, chain, z0, self.gradient, self.backend)
+        on_gpu = self.backend == "gpu" or (z0.is_cuda and self.backend != "cpu")
+        if on_gpu:
+            reason = fused_gpu.why_not(field, self.table, z0, self.gradient, self.backend)
+            if reason is None and isinstance(field, MLPVectorField):
+                reason = fused_gpu.no_room(chain, field, self.table, z0)
+        else:
+            reason = fused.why_not(field, chain, z0, self.gradient, self.backend)
         if reason is None and isinstance(field, MLPVectorField):
-            z = fused.trajectory(chain, field, self.table, z0)
-            name, why = "cpu", "an MLPVectorField on the CPU with fixed steps"
+            if on_gpu:
+                z, why = fused_gpu.checked_trajectory(chain, field, self.table, z0, self.precision)
+                name = "gpu"
+            else:
+                z = fused.trajectory(chain, field, self.table, z0)
+                name, why = "cpu", "an MLPVectorField on the CPU with fixed steps"
         else:
             name, why = "torch", reason or ""
             if self.gradient == "adjoint":
@@ -126,13 +138,16 @@ def integrator(
     max_steps: int = 10_000,
     gradient: Gradient = "exact",
     backend: Backend = "auto",
+    precision: Precision = "highest",
 ) -> Integrator:
     """Check and collect the settings of `solve`."""
     table = tableau(method)
     if gradient not in ("exact", "backprop", "adjoint"):
         raise ValueError(f"gradient is {gradient!r}: choose 'exact', 'backprop' or 'adjoint'.")
-    if backend not in ("auto", "torch", "cpu"):
-        raise ValueError(f"backend is {backend!r}: choose 'auto', 'torch' or 'cpu'.")
+    if backend not in ("auto", "torch", "cpu", "gpu"):
+        raise ValueError(f"backend is {backend!r}: choose 'auto', 'torch', 'cpu' or 'gpu'.")
+    if precision not in ("highest", "high"):
+        raise ValueError(f"precision is {precision!r}: choose 'highest' or 'high'.")
     if step_control not in ("stream", "batch"):
         raise ValueError(f"step_control is {step_control!r}: choose 'stream' or 'batch'.")
     if steps < 1:
@@ -150,19 +165,21 @@ def integrator(
             )
         if not (rtol >= 0 and atol >= 0 and rtol + atol > 0):
             raise ValueError(f"rtol is {rtol} and atol {atol}: give positive tolerances.")
-        if backend == "cpu":
-            raise ValueError("backend='cpu' takes fixed steps only: use 'auto' with rtol and atol.")
+        if backend in ("cpu", "gpu"):
+            raise ValueError(
+                f"backend='{backend}' takes fixed steps only: use 'auto' with rtol and atol."
+            )
         if steps != 1 or max_step is not None:
             raise ValueError(
                 "steps and max_step are for fixed steps: leave them out with rtol and atol."
             )
         tolerance = Tolerance(rtol, atol, step_control == "batch", max_steps)
-    return Integrator(table, steps, max_step, tolerance, gradient, backend)
+    return Integrator(table, steps, max_step, tolerance, gradient, backend, precision)
 
 
 def _check_finite(z: Tensor, where: Callable[[int, float], str]) -> None:
     """Raise for the first knot and stream at which z (knot, stream, hidden) is not finite."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or (z.is_cuda and torch.cuda.is_current_stream_capturing()):
         return  # a traced program cannot stop half-way
     # The sum meets every NaN and infinity in one fast pass; only then is the mask worth building.
     if bool(z.sum().isfinite()) or bool((finite := z.isfinite().all(2)).all()):

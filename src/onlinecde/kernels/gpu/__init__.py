@@ -1,0 +1,26 @@
+"""The integrator's inner loops in Triton, on plain tensors: states, and gradients of all that went in.
+
+Importing it imports triton. With TRITON_INTERPRET=1 set before, kernels run on CPU tensors.
+"""
+
+from onlinecde.kernels.gpu.launching import Shape, shape_for
+from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, pack_field, pack_table
+from onlinecde.kernels.gpu.plan import Moves, plan_moves
+from onlinecde.kernels.gpu.solve import Gradients, backward, forward
+from onlinecde.kernels.gpu.weight_gradients import Tape
+
+__all__ = [
+    "Gradients",
+    "Legs",
+    "Moves",
+    "PackedField",
+    "Shape",
+    "Table",
+    "Tape",
+    "backward",
+    "forward",
+    "pack_field",
+    "pack_table",
+    "plan_moves",
+    "shape_for",
+]

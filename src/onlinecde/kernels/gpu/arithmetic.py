@@ -1,0 +1,218 @@
+"""What one thread block computes: activations, products in half-precision parts, waiting for all others.
+
+A product of float32 numbers is made from half-precision ones: `x = head + tail / 2048`, and likewise
+the weights, which are split once beforehand. Three products of halves keep 22 bits (`SPLIT`), as
+three of tf32 would, at twice their rate; one keeps 11.
+"""
+
+# What Triton compiles is no Python to a type checker.
+# pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportAssignmentType=false
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def tanh(x, FAST: tl.constexpr):
+    """Tanh; `FAST` is the hardware's, right to 11 bits."""
+    if FAST:
+        return tl.inline_asm_elementwise(
+            "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    square = x * x
+    # The quotient cancels near 0, where the series is exact to rounding.
+    series = x * (1.0 + square * (-0.33333334 + square * (0.13333334 - square * 0.053968254)))
+    return tl.where(square < 0.0121, series, 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0))
+
+
+@triton.jit
+def activate(x, ACT: tl.constexpr, FAST: tl.constexpr):
+    """The activation of the inner layers; NaN stays NaN."""
+    if ACT == "relu":
+        return tl.where(x < 0.0, 0.0, x)
+    if ACT == "tanh":
+        return tanh(x, FAST)
+    if ACT == "silu":
+        return x / (1.0 + tl.exp(-x))
+    return tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(x)))
+
+
+@triton.jit
+def through_activation(g, x, ACT: tl.constexpr, FAST: tl.constexpr):
+    """The gradient before an activation, from that after it and what it took in."""
+    if ACT == "relu":
+        return tl.where(x > 0.0, g, 0.0)
+    if ACT == "tanh":
+        bent = tanh(x, FAST)
+        return g * (1.0 - bent * bent)
+    if ACT == "silu":
+        share = 1.0 / (1.0 + tl.exp(-x))
+        return g * share * (1.0 + x * (1.0 - share))
+    return g / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def power_of_two(most):
+    """The largest power of two up to `most` > 0, and its inverse; 1 where `most` is 0 or not finite."""
+    bits = most.to(tl.int32, bitcast=True) & 0x7F800000
+    plain = (bits > 0x10000000) & (bits < 0x6F000000)
+    bits = tl.where(plain, bits, 0x3F800000)
+    return bits.to(tl.float32, bitcast=True), (0x7F000000 - bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def product(x, head, tail, at, SPLIT: tl.constexpr):
+    """x (row, k) @ w (k, n), w in halves at `head + at` and `tail + at`."""
+    w = tl.load(head + at)
+    if SPLIT:
+        rest = tl.load(tail + at)
+        # Room for numbers up to 4 million; what is small keeps 1e-9 through its tail.
+        x = x * 0.015625
+        upper = x.to(tl.float16)
+        lower = ((x - upper.to(tl.float32)) * 2048.0).to(tl.float16)
+        cross = tl.dot(lower, w)
+        cross = tl.dot(upper, rest, cross)
+        return (tl.dot(upper, w) + cross * 0.00048828125) * 64.0
+    return tl.dot(x.to(tl.float16), w)
+
+
+@triton.jit
+def scaled_product(g, head, tail, at, SPLIT: tl.constexpr):
+    """`product` for gradients: each row is brought to the size of 1 first, whatever its own."""
+    power, inverse = power_of_two(tl.max(tl.abs(g), 1))
+    g = g * inverse[:, None]
+    w = tl.load(head + at)
+    upper = g.to(tl.float16)
+    found = tl.dot(upper, w)
+    if SPLIT:
+        lower = ((g - upper.to(tl.float32)) * 2048.0).to(tl.float16)
+        cross = tl.dot(lower, w)
+        cross = tl.dot(upper, tl.load(tail + at), cross)
+        found += cross * 0.00048828125
+    return found * power[:, None]
+
+
+@triton.jit
+def add_product(found, cross, g, head, tail, at, SPLIT: tl.constexpr):
+    """Add g (row, k) @ w (k, n) to `found + cross / 2048`, for gradients g of size 1 or less."""
+    w = tl.load(head + at)
+    upper = g.to(tl.float16)
+    found = tl.dot(upper, w, found)
+    if SPLIT:
+        lower = ((g - upper.to(tl.float32)) * 2048.0).to(tl.float16)
+        cross = tl.dot(lower, w, cross)
+        cross = tl.dot(upper, tl.load(tail + at), cross)
+    return found, cross
+
+
+@triton.jit
+def outer_product(g, x, SPLIT: tl.constexpr):
+    """g^T x (n, k) summed over rows: g (row, n) gradients of any size, x (row, k)."""
+    power, inverse = power_of_two(tl.max(tl.max(tl.abs(g), 1), 0))
+    g = tl.trans(g * inverse)
+    upper = g.to(tl.float16)
+    if SPLIT:
+        lower = ((g - upper.to(tl.float32)) * 2048.0).to(tl.float16)
+        x = x * 0.015625
+        x_upper = x.to(tl.float16)
+        x_lower = ((x - x_upper.to(tl.float32)) * 2048.0).to(tl.float16)
+        cross = tl.dot(lower, x_upper)
+        cross = tl.dot(upper, x_lower, cross)
+        return (tl.dot(upper, x_upper) + cross * 0.00048828125) * (64.0 * power)
+    return tl.dot(upper, x.to(tl.float16)) * power
+
+
+@triton.jit
+def product_from(
+    base, place, live, scale, head, tail, at, stride,
+    K: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
+    ACT: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """scale x @ w for rows x of K numbers at `base + place[:, None]`, read block by block.
+
+    Row k of w, halves, is at `head + at + k * stride`; ACT is applied to x before its scale (row,).
+    """
+    found = tl.zeros([place.shape[0], BN], tl.float32)
+    cross = tl.zeros([place.shape[0], BN], tl.float32)
+    for first in tl.range(0, K, BK, num_stages=3):
+        k = first + tl.arange(0, BK)
+        mine = live[:, None] & (k < K)[None, :]
+        x = tl.load(base + place[:, None] + k[None, :], mask=mine, other=0.0)
+        if ACT != "none":
+            x = activate(x, ACT, FAST)
+        x = x * scale[:, None]
+        w = tl.load(head + at[None, :] + k[:, None] * stride)
+        upper = x.to(tl.float16)
+        found = tl.dot(upper, w, found)
+        if SPLIT:
+            lower = ((x - upper.to(tl.float32)) * 2048.0).to(tl.float16)
+            cross = tl.dot(lower, w, cross)
+            rest = tl.load(tail + at[None, :] + k[:, None] * stride)
+            cross = tl.dot(upper, rest, cross)
+    if SPLIT:
+        found += cross * 0.00048828125
+    return found
+
+
+@triton.jit
+def states_from(
+    base, place, live, head, tail, at,
+    K: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
+    ACT: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """`product` of rows read block by block; a column of w stands at `head + at`."""
+    if SPLIT:
+        scale = tl.full([place.shape[0]], 0.015625, tl.float32)
+        found = product_from(
+            base, place, live, scale, head, tail, at, 1, K, BK, BN, ACT, SPLIT, FAST
+        )
+        return found * 64.0
+    scale = tl.full([place.shape[0]], 1.0, tl.float32)
+    return product_from(base, place, live, scale, head, tail, at, 1, K, BK, BN, ACT, SPLIT, FAST)
+
+
+@triton.jit
+def wait_for_all(counter, target, TOGETHER: tl.constexpr):
+    """Go on when all thread blocks of the grid have come here; what they wrote can then be read."""
+    if TOGETHER:
+        tl.debug_barrier()
+        tl.atomic_add(counter, 1, sem="release", scope="gpu")
+        arrived = _arrived(counter)
+        while arrived < target:
+            arrived = _arrived(counter)
+        tl.debug_barrier()
+
+
+@triton.jit
+def _arrived(counter):
+    # A load, for atomics that only look would queue up before those that count.
+    return tl.inline_asm_elementwise(
+        "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", [counter],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def drive_at(drive, piece, rows, columns, mask, u, streams, W: tl.constexpr, CUBIC: tl.constexpr):
+    """What the field sees of the path at u (row,) of a piece: on a line between knots, or of a cubic."""
+    if CUBIC:
+        base = drive + (piece * streams.to(tl.int64) + rows[:, None]) * (4 * W) + columns[None, :]
+        total = tl.load(base + 3 * W, mask=mask, other=0.0)
+        total = tl.load(base + 2 * W, mask=mask, other=0.0) + u[:, None] * total
+        total = tl.load(base + W, mask=mask, other=0.0) + u[:, None] * total
+        return tl.load(base, mask=mask, other=0.0) + u[:, None] * total
+    base = drive + (piece * streams.to(tl.int64) + rows[:, None]) * W + columns[None, :]
+    here = tl.load(base, mask=mask, other=0.0)
+    there = tl.load(base + streams * W, mask=mask, other=0.0)
+    return here + u[:, None] * (there - here)
+
+
+@triton.jit
+def slope_at(
+    slopes, leg, rows, channel, mask, u, streams, CHANNELS: tl.constexpr, DEGREE: tl.constexpr
+):
+    """dX/du of a channel at u of a piece: (row,). slopes (leg, stream, degree, channel)."""
+    base = slopes + (leg * streams + rows) * (DEGREE * CHANNELS) + channel
+    total = tl.load(base + (DEGREE - 1) * CHANNELS, mask=mask, other=0.0)
+    for back in tl.static_range(1, DEGREE):
+        total = total * u + tl.load(base + (DEGREE - 1 - back) * CHANNELS, mask=mask, other=0.0)
+    return total

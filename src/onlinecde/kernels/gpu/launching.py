@@ -1,0 +1,153 @@
+"""How a solve is cut into tiles, and the arguments all kernels share."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onlinecde.kernels.gpu.packing import Legs, PackedField, padded
+from onlinecde.kernels.gpu.plan import Moves
+
+ALONE_UP_TO = 8
+"""With so many channels or fewer, each thread block takes its streams through the whole solve alone."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a solve is cut into tiles."""
+
+    rows: int
+    """Streams in a tile"""
+    entries: int
+    """(channel, stream) entries in a tile"""
+    entries_back: int
+    """... of which so many are taken at once on the way back"""
+    block: int
+    """Columns of a tile's product computed at once"""
+    columns: int
+    """... and of an entry's"""
+    columns_back: int
+    deep: int
+    """Numbers of a row read at once; wider rows are not held in registers"""
+    warps: int
+    """Warps of a thread block"""
+    warps_back: int
+    alone: bool
+    programs: int
+    """Thread blocks of a solve in which they work together"""
+
+
+def interpreted() -> bool:
+    """Whether the kernels run in Triton's interpreter, one thread block after the other."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def shape_for(
+    field: PackedField, legs: Legs, alone: bool | None = None, split: bool = True
+) -> Shape:
+    """Tiles by the sizes of the field and the number of streams, never by what was observed."""
+    wide = max(padded(field.hidden), padded(field.width))
+    if alone is None:
+        alone = legs.values * legs.parts <= ALONE_UP_TO
+    programs = 1
+    if not interpreted():
+        programs = torch.cuda.get_device_properties(legs.slopes.device).multi_processor_count
+    rows = 16
+    while not alone and rows < 64 and rows * programs < legs.streams:
+        rows *= 2
+    if interpreted():
+        # The least tensor cores would take: there every number computed costs time.
+        return Shape(rows, 16, 16, 16, 16, 16, 16, 1, 1, alone, programs)
+    small = wide <= 64
+    return Shape(
+        rows=rows,
+        entries=64,
+        entries_back=64 if small else 32,
+        block=128,
+        columns=64 if small else 128,
+        columns_back=64,
+        deep=128 if wide <= 128 else 64,
+        warps=8 if split or not small else 4,
+        warps_back=4 if small else 8,
+        alone=alone,
+        programs=programs,
+    )
+
+
+def counter(device: torch.device) -> Tensor:
+    """How many thread blocks have come to a meeting, over all meetings."""
+    return torch.zeros(1, dtype=torch.int32, device=device)
+
+
+def grid_of(shape: Shape, streams: int) -> tuple[int]:
+    """How many thread blocks there are: one for each tile of streams, or all that fit."""
+    return (-(-streams // shape.rows),) if shape.alone else (shape.programs,)
+
+
+def path_of(legs: Legs) -> tuple[Tensor, Tensor, Tensor]:
+    """The path's tensors, with stand-ins for those that are not there."""
+    nothing = legs.slopes
+    return (
+        nothing if legs.time is None else legs.time,
+        legs.lengths if legs.time_steps is None else legs.time_steps,
+        legs.slopes,
+    )
+
+
+def lists_of(moves: Moves | None, legs: Legs) -> tuple[Tensor, ...]:
+    """The move lists, with stand-ins where there are none."""
+    if moves is None:
+        return (legs.lengths,) * 7
+    return (
+        moves.entry_stream, moves.entry_place, moves.tile_value, moves.tile_first, moves.tile_last,
+        moves.leg_tiles, moves.stream_first,
+    )  # fmt: skip
+
+
+def sizes_of(
+    field: PackedField, legs: Legs, shape: Shape, stages: int, columns: int
+) -> dict[str, Any]:
+    """The sizes all sweeps are compiled for; `columns` of an entry are computed at once."""
+    tall, wide = padded(field.hidden), padded(field.width)
+    return {
+        "H": field.hidden,
+        "HP": tall,
+        "BH": min(tall, shape.block),
+        "W": field.width,
+        "WP": wide,
+        "BW": min(wide, shape.block),
+        "DEPTH": field.depth,
+        "ACT": field.activation,
+        "TANH": field.final == "tanh",
+        "VALUES": legs.values,
+        "PARTS": legs.parts,
+        "RECTILINEAR": legs.rectilinear,
+        "DEGREE": legs.slopes.shape[2],
+        "STEPS": legs.steps,
+        "STAGES": stages,
+        "OWN_STEPS": legs.time_steps is not None,
+        "DRIVE": 0 if legs.drive is None else legs.drive.ndim - 2,
+        "ALONE": shape.alone,
+        "BK": min(wide, shape.deep),
+        "BKH": min(tall, shape.deep),
+        "BN": min(tall, columns),
+        "ROWS": shape.rows,
+        "ENTRIES": shape.entries,
+    }
+
+
+def precision_of(split: bool, device: torch.device) -> dict[str, bool]:
+    """Whether products are split, and tanh is the hardware's."""
+    return {"SPLIT": split, "FAST": not split and device.type == "cuda"}
+
+
+def options(warps: int, together: bool = False) -> dict[str, Any]:
+    """Options of a launch; thread blocks that wait for each other must all be let in at once."""
+    if interpreted():
+        return {}
+    # One stage: what a pipeline of loads would take in shared memory is more than it gains.
+    return {"num_warps": warps, "num_stages": 1, "launch_cooperative_grid": together}

@@ -1,0 +1,191 @@
+"""A solve, its gradients, and what is kept between the two."""
+
+from __future__ import annotations
+
+# Triton's own types call every constant a constexpr, which callers do not give.
+# pyright: reportArgumentType=false, reportCallIssue=false
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from onlinecde.kernels.gpu.forward_sweep import forward_kernel
+from onlinecde.kernels.gpu.launching import (
+    Shape,
+    counter,
+    grid_of,
+    interpreted,
+    lists_of,
+    options,
+    path_of,
+    precision_of,
+    shape_for,
+    sizes_of,
+)
+from onlinecde.kernels.gpu.packing import Legs, PackedField, Table
+from onlinecde.kernels.gpu.plan import Moves, plan_moves
+from onlinecde.kernels.gpu.reverse_sweep import backward_kernel
+from onlinecde.kernels.gpu.weight_gradients import Tape, weight_gradients
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """Gradients of all that went in; None where they were not asked for."""
+
+    z0: Tensor
+    inner: list[tuple[Tensor, Tensor]]
+    weight: Tensor
+    bias: Tensor
+    time: Tensor | None
+    slopes: Tensor | None
+    drive: Tensor | None
+
+
+def forward(
+    field: PackedField,
+    legs: Legs,
+    z0: Tensor,
+    table: Table,
+    *,
+    save: bool,
+    split: bool = True,
+    shape: Shape | None = None,
+    moves: Moves | None = None,
+) -> tuple[Tensor, list[Tape]]:
+    """z at the knots (knot, stream, hidden) from z0 (stream, hidden), and tapes if asked to `save`.
+
+    `split` computes products to 22 bits, else to 11. `moves` are the path's move lists, if they
+    were made before. More streams than the GPU has room for at once are taken one lot after
+    another, each with a tape of its own.
+    """
+    shape = shape or shape_for(field, legs, split=split)
+    room = legs.streams if shape.alone else shape.rows * shape.programs
+    if legs.streams <= room:
+        knots, tape = _forward(field, legs, z0, table, save, split, shape, moves)
+        return knots, tape
+    found: list[Tensor] = []
+    tapes: list[Tape] = []
+    for first in range(0, legs.streams, room):
+        some = slice(first, first + room)
+        part = legs.some(first, first + room)
+        knots, tape = _forward(field, part, z0[some], table, save, split, shape, None)
+        found.append(knots)
+        tapes += tape
+    return torch.cat(found, 1), tapes
+
+
+def _forward(
+    field: PackedField,
+    legs: Legs,
+    z0: Tensor,
+    table: Table,
+    save: bool,
+    split: bool,
+    shape: Shape,
+    moves: Moves | None,
+) -> tuple[Tensor, list[Tape]]:
+    streams, device = legs.streams, z0.device
+    if moves is None and not shape.alone:
+        moves = plan_moves(legs, shape.entries)
+    slots, room = _slots(legs, table.stages)
+    new = z0.new_empty
+    knots = new(legs.pieces + 1, streams, field.hidden)
+    ys = new(room if save else 1, streams, field.hidden)
+    before = new(room if save else 1, field.depth, streams, field.width)
+    parts = new(0 if shape.alone else streams * legs.values, field.hidden)
+    forward_kernel[grid_of(shape, streams)](
+        knots, z0.contiguous(), new(streams, field.hidden), ys, before, parts, counter(device),
+        *path_of(legs), legs.slopes if legs.drive is None else legs.drive, legs.lengths, slots,
+        field.inner_head, field.inner_tail, field.inner_bias, field.head, field.tail, field.bias,
+        table.numbers, *lists_of(moves, legs), streams, legs.pieces,
+        **sizes_of(field, legs, shape, table.stages, shape.columns), SAVE=save,
+        TOGETHER=not interpreted(), **precision_of(split, device),
+        **options(shape.warps, together=not shape.alone),
+    )  # fmt: skip
+    if not save:
+        return knots, []
+    return knots, [Tape(field, legs, table, shape, moves, slots, room, ys, before, split)]
+
+
+def backward(
+    g_knots: Tensor,
+    tapes: list[Tape],
+    *,
+    want_time: bool = False,
+    want_slopes: bool = False,
+    want_drive: bool = False,
+) -> Gradients:
+    """Gradients of a solve from those of z at its knots (knot, stream, hidden)."""
+    wants = (want_time, want_slopes, want_drive)
+    if len(tapes) == 1:
+        return _backward(g_knots, tapes[0], *wants)
+    parts, first = [], 0
+    for tape in tapes:
+        some = slice(first, first + tape.legs.streams)
+        parts.append(_backward(g_knots[:, some], tape, *wants))
+        first += tape.legs.streams
+
+    def joined(name: str) -> Tensor | None:
+        found = [getattr(part, name) for part in parts]
+        return None if found[0] is None else torch.cat(found, 1)
+
+    def total(tensors: list[Tensor]) -> Tensor:
+        return torch.stack(tensors).sum(0)
+
+    return Gradients(
+        torch.cat([part.z0 for part in parts]),
+        [
+            (
+                total([part.inner[i][0] for part in parts]),
+                total([part.inner[i][1] for part in parts]),
+            )
+            for i in range(tapes[0].field.depth)
+        ],
+        total([part.weight for part in parts]),
+        total([part.bias for part in parts]),
+        *(joined(name) for name in ("time", "slopes", "drive")),
+    )
+
+
+def _backward(
+    g_knots: Tensor, tape: Tape, want_time: bool, want_slopes: bool, want_drive: bool
+) -> Gradients:
+    field, legs, shape, table = tape.field, tape.legs, tape.shape, tape.table
+    streams, device = legs.streams, g_knots.device
+    new = g_knots.new_empty
+    g_z0 = new(streams, field.hidden)
+    g_ks = new(tape.room, streams, field.hidden)
+    g_most = new(streams)
+    grads = new(tape.room, field.depth, streams, field.width)
+    parts = new(0 if shape.alone else streams * legs.values, field.width)
+    g_time = torch.zeros_like(legs.time) if want_time and legs.time is not None else None
+    g_slopes = torch.zeros_like(legs.slopes) if want_slopes else None
+    g_drive = torch.zeros_like(legs.drive) if want_drive and legs.drive is not None else None
+    backward_kernel[grid_of(shape, streams)](
+        g_knots.contiguous(), g_z0, g_ks, new(streams), g_most, grads, tape.before, parts,
+        new(streams, max(field.hidden, field.width)), counter(device),
+        *(g_z0 if g is None else g for g in (g_time, g_slopes, g_drive)),
+        *path_of(legs), legs.lengths, tape.slots,
+        field.inner_head, field.inner_tail, field.head, field.tail, field.bias,
+        table.numbers, *lists_of(tape.moves, legs), streams, legs.pieces,
+        **sizes_of(field, legs, shape, table.stages, shape.columns_back),
+        BLOCK=shape.entries_back, WANT_TIME=g_time is not None,
+        WANT_SLOPES=g_slopes is not None, WANT_DRIVE=g_drive is not None,
+        TOGETHER=not interpreted(), **precision_of(tape.split, device),
+        **options(shape.warps_back, together=not shape.alone),
+    )  # fmt: skip
+    inner, weight, bias = weight_gradients(tape, g_ks, g_most, grads)
+    return Gradients(g_z0, inner, weight, bias, g_time, g_slopes, g_drive)
+
+
+def _slots(legs: Legs, stages: int) -> tuple[Tensor, int]:
+    """Where each piece's stages are kept (piece + 1,) int32, and how many there are in all."""
+    device = legs.lengths.device
+    if legs.time_steps is None:
+        each = legs.steps * stages
+        slots = torch.arange(legs.pieces + 1, dtype=torch.int32, device=device) * each
+        return slots, legs.pieces * each
+    rounds = torch.full((legs.pieces,), legs.steps, device=device)
+    rounds[::2] = legs.time_steps.amax(1)
+    slots = torch.nn.functional.pad((rounds * stages).cumsum(0), (1, 0)).to(torch.int32)
+    return slots, int(slots[-1])

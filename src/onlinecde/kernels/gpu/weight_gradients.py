@@ -1,0 +1,119 @@
+"""Launching the weights' gradients, from what the two sweeps wrote down."""
+
+from __future__ import annotations
+
+# Triton's own types call every constant a constexpr, which callers do not give.
+# pyright: reportArgumentType=false, reportCallIssue=false
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from onlinecde.kernels.gpu.launching import Shape, options, precision_of, sizes_of
+from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, padded
+from onlinecde.kernels.gpu.plan import Moves
+from onlinecde.kernels.gpu.weights import columns_kernel, outer_kernel
+
+
+@dataclass(frozen=True, eq=False)
+class Tape:
+    """What the way back needs of a solve."""
+
+    field: PackedField
+    legs: Legs
+    table: Table
+    shape: Shape
+    moves: Moves | None
+    slots: Tensor
+    """(piece + 1,): where the stages of each piece are kept"""
+    room: int
+    ys: Tensor
+    """(slot, stream, hidden): the stages' inputs"""
+    before: Tensor
+    """(slot, layer, stream, width): what the activations took in"""
+    split: bool
+    """Whether products are computed to 22 bits, else to 11"""
+
+
+def weight_gradients(
+    tape: Tape, g_ks: Tensor, g_most: Tensor, grads: Tensor
+) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
+    """The weights' gradients from the tape and what the sweep wrote."""
+    field, legs, shape = tape.field, tape.legs, tape.shape
+    device = g_ks.device
+    hidden, width, depth = field.hidden, field.width, field.depth
+    piece = torch.arange(legs.pieces, device=device)
+    moving = (legs.lengths[None, :] > piece[:, None]).sum(1, dtype=torch.int32)
+    each = tape.slots.diff()
+    by_slot = moving.repeat_interleave(each, output_size=tape.room)
+    inner = []
+    for layer in range(depth):
+        xs, x_first, per_slot, size = tape.ys, 0, 1, hidden
+        if layer:
+            xs, x_first, per_slot, size = tape.before, layer - 1, depth, width
+        inner.append(
+            _outer(
+                tape, xs, grads, by_slot, x_first, layer,
+                sizes=(size, width), per_slot=(per_slot, depth), act=layer > 0,
+            )
+        )  # fmt: skip
+    block = min(padded(hidden), 64)
+    blocks = -(-hidden // block)
+    moved = legs.values * legs.parts
+    # A path may end with a time leg: what would follow it is not there.
+    number = legs.pieces // 2 if legs.rectilinear else legs.pieces
+    shares = max(1, min(number, -(-4 * shape.programs // (moved * blocks))))
+    weights = g_ks.new_empty(shares, field.channels, hidden, width)
+    biases = g_ks.new_empty(shares, field.channels, hidden)
+    sizes = sizes_of(field, legs, shape, tape.table.stages, block)
+    for name in ("BW", "BH", "BK", "BKH", "OWN_STEPS", "DRIVE", "ROWS"):
+        del sizes[name]
+    # Fewer at once where rows are wide: what a product takes in is copied to every warp.
+    sizes["ENTRIES"] = min(shape.entries, 64, max(16, 4096 // padded(width)))
+    # dX/du of a cubic piece is at most the sum of its coefficients.
+    most = g_most.max() * legs.slopes.abs().amax() * legs.slopes.shape[2]
+    lists = (tape.moves.entry_stream, tape.moves.value_first) if tape.moves else (moving, moving)
+    columns_kernel[moved, blocks, shares](
+        tape.before, g_ks, most, weights, biases, legs.slopes, moving, tape.slots,
+        field.head, field.tail, field.bias, tape.table.numbers, *lists, legs.streams, number,
+        **sizes, **precision_of(tape.split, device), **options(shape.warps_back),
+    )  # fmt: skip
+    weight, bias = weights.sum(0), biases.sum(0)
+    if legs.rectilinear:
+        timed = torch.where(piece % 2 == 0, moving, 0).repeat_interleave(
+            each, output_size=tape.room
+        )
+        weight[0], bias[0] = _outer(
+            tape, tape.before, g_ks, timed, depth - 1, 0,
+            sizes=(width, hidden), per_slot=(depth, 1), act=True,
+        )  # fmt: skip
+    return inner, weight, bias
+
+
+def _outer(
+    tape: Tape,
+    xs: Tensor,
+    gs: Tensor,
+    moving: Tensor,
+    x_first: int,
+    g_first: int,
+    *,
+    sizes: tuple[int, int],
+    per_slot: tuple[int, int],
+    act: bool,
+) -> tuple[Tensor, Tensor]:
+    """Sum of g^T x (G, X) and of g (G,) over all slots and the streams that move in them."""
+    x_size, g_size = sizes
+    shape = tape.shape
+    blocks = -(-g_size // 64), -(-x_size // 64)
+    shares = max(1, min(tape.room, 4 * shape.programs // (blocks[0] * blocks[1])))
+    weight = gs.new_empty(shares, g_size, x_size)
+    offset = gs.new_empty(shares, g_size)
+    outer_kernel[(shares, *blocks)](
+        xs, gs, weight, offset, moving, tape.legs.streams, tape.room, x_first, g_first,
+        X=x_size, BX=min(padded(x_size), 64), XS=per_slot[0],
+        G=g_size, BG=min(padded(g_size), 64), GS=per_slot[1],
+        ACT=tape.field.activation if act else "none", ROWS=shape.entries,
+        **precision_of(tape.split, gs.device), **options(4),
+    )  # fmt: skip
+    return weight.sum(0), offset.sum(0)

@@ -1,0 +1,221 @@
+"""Trajectories of an `MLPVectorField` from the fused GPU kernels, with exact gradients."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from onlinecde.kernels import gpu_unavailable
+from onlinecde.solvers.chain import Chain
+from onlinecde.solvers.fields import MLPVectorField, VectorField
+from onlinecde.solvers.fused import weights_of
+from onlinecde.solvers.tableau import Tableau
+
+if TYPE_CHECKING:
+    from onlinecde.kernels.gpu import Legs, Moves, PackedField, Table
+
+Precision = Literal["highest", "high"]
+LARGEST = 256
+"""Hidden units and widths the kernels hold on chip."""
+MOST_STAGES = 4
+"""Stages of a method the kernels hold in registers."""
+
+
+def why_not(
+    field: VectorField, table: Tableau, z0: Tensor, gradient: str, backend: str
+) -> str | None:
+    """Why the GPU kernels cannot take this solve, or None where they can; an error where they must."""
+    reason = None
+    if not isinstance(field, MLPVectorField):
+        reason = f"a field of type {type(field).__name__} has no kernel"
+    elif field.channels == 1:
+        reason = "the path has one channel alone, and the kernels need values beside time"
+    elif gradient != "exact":
+        reason = f"gradient='{gradient}' is found in plain torch"
+    elif z0.device.type not in _devices():
+        reason = f"the tensors are on {z0.device.type}"
+    elif z0.dtype != torch.float32 or field.weight.dtype != torch.float32:
+        reason = f"z0 is {z0.dtype} and the field {field.weight.dtype}; the kernels take float32"
+    elif torch.compiler.is_compiling():
+        reason = "torch is tracing the program"
+    elif max(field.hidden, field.width) > LARGEST:
+        reason = (
+            f"hidden is {field.hidden} and width {field.width}; the kernels take up to {LARGEST}"
+        )
+    elif table.stages > MOST_STAGES:
+        reason = f"{table.name} has {table.stages} stages; the kernels take up to {MOST_STAGES}"
+    else:
+        reason = gpu_unavailable(z0.device)
+    if backend == "gpu" and reason is not None:
+        raise ValueError(f"backend='gpu' cannot solve this: {reason}.")
+    return "backend='torch' was asked for" if backend == "torch" else reason
+
+
+def no_room(chain: Chain, field: MLPVectorField, table: Tableau, z0: Tensor) -> str | None:
+    """Why what a step with gradients keeps does not fit into the GPU's memory, or None where it does."""
+    if not (z0.is_cuda and torch.is_grad_enabled()) or torch.cuda.is_current_stream_capturing():
+        return None
+    steps = chain.pieces * chain.steps
+    if chain.time_steps is not None:
+        steps = chain.pieces // 2 * chain.steps + int(chain.time_steps.amax(1).sum())
+    # The inputs of a stage's layers, and as much again for their gradients.
+    each = 8 * (field.hidden + field.depth * field.width)
+    needed = steps * table.stages * z0.shape[0] * each
+    spare = torch.cuda.memory_reserved(z0.device) - torch.cuda.memory_allocated(z0.device)
+    free = torch.cuda.mem_get_info(z0.device)[0] + spare
+    if needed <= free:
+        return None
+    return (
+        f"a step keeps {needed / 2**30:.1f} GiB and {free / 2**30:.1f} are free: take fewer streams"
+    )
+
+
+def _devices() -> tuple[str, ...]:
+    """Where tensors may be: in Triton's interpreter, also on the CPU."""
+    return ("cuda", "cpu") if os.environ.get("TRITON_INTERPRET") == "1" else ("cuda",)
+
+
+def checked_trajectory(
+    chain: Chain, field: MLPVectorField, table: Tableau, z0: Tensor, precision: Precision
+) -> tuple[Tensor, str]:
+    """`trajectory` and its reason; where "high" leaves the range of halves, it is done anew in "highest"."""
+    z = trajectory(chain, field, table, z0, precision)
+    where = "an MLPVectorField on the GPU with fixed steps"
+    capturing = z0.is_cuda and torch.cuda.is_current_stream_capturing()
+    if precision == "high" and not capturing and not bool(z.detach().sum().isfinite()):
+        z = trajectory(chain, field, table, z0, "highest")
+        return z, f"{where}, in 'highest': states left the range of 'high'"
+    return z, f"{where}, precision '{precision}'"
+
+
+def trajectory(
+    chain: Chain, field: MLPVectorField, table: Tableau, z0: Tensor, precision: Precision
+) -> Tensor:
+    """z at all knots, (knot, stream, hidden), streams in the chain's order, with exact gradients."""
+    if not chain.pieces or not z0.shape[0]:
+        return z0[None].expand(chain.pieces + 1, -1, -1)
+    legs = legs_of(chain)
+    return along(legs, field, table, z0, chain.time, chain.slopes, chain.drive, precision)
+
+
+def along(
+    legs: Legs,
+    field: MLPVectorField,
+    table: Tableau,
+    z0: Tensor,
+    time: Tensor | None,
+    slopes: Tensor,
+    drive: Tensor | None,
+    precision: Precision,
+    moves: Moves | None = None,
+) -> Tensor:
+    """`trajectory` along legs laid out before; gradients reach time, slopes and drive as given here."""
+    return _Fused.apply(
+        legs, field, table, precision, moves, z0, time, slopes, drive, *weights_of(field)
+    )  # pyright: ignore[reportReturnType]
+
+
+def legs_of(chain: Chain) -> Legs:
+    """A chain in the kernels' layout."""
+    from onlinecde.kernels.gpu import Legs
+
+    slopes, drive = chain.slopes.detach(), chain.drive
+    steps = chain.time_steps
+    return Legs(
+        lengths=chain.lengths.to(torch.int32),
+        pieces=chain.pieces,
+        time=None if chain.time is None else chain.time.detach().contiguous(),
+        slopes=(slopes[:, :, None] if chain.rectilinear else slopes).contiguous(),
+        observed=chain.observed,
+        parts=2 if chain.rectilinear and chain.counts else 1,
+        steps=chain.steps,
+        time_steps=None if steps is None else steps.to(torch.int32).contiguous(),
+        drive=None if drive is None else drive.detach().contiguous(),
+    )
+
+
+def pack(field: MLPVectorField, weights: tuple[Tensor, ...]) -> PackedField:
+    """Lay the weights out as the kernels want them."""
+    from onlinecde.kernels.gpu import pack_field
+
+    own = [weight.detach() for weight in weights]
+    inner = list(zip(own[:-2:2], own[1:-2:2], strict=True))
+    return pack_field(inner, own[-2], own[-1], activation=field.activation, final=field.final)
+
+
+@lru_cache(maxsize=32)
+def _packed_table(table: Tableau, device: torch.device) -> Table:
+    """A tableau on a device; kept, for a captured program cannot bring it there."""
+    from onlinecde.kernels.gpu import pack_table
+
+    return pack_table(table.a, table.b, table.c, device)
+
+
+def _current(x: Tensor) -> AbstractContextManager[Any]:
+    """Triton launches on the current device: make it that of x."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        legs: Legs,
+        field: MLPVectorField,
+        table: Tableau,
+        precision: Precision,
+        moves: Moves | None,
+        z0: Tensor,
+        time: Tensor | None,
+        slopes: Tensor,
+        drive: Tensor | None,
+        *weights: Tensor,
+    ) -> Tensor:
+        from onlinecde.kernels import gpu
+
+        with _current(z0):
+            knots, ctx.tapes = gpu.forward(
+                pack(field, weights),
+                legs,
+                z0.detach(),
+                _packed_table(table, z0.device),
+                save=any(ctx.needs_input_grad),
+                split=precision == "highest",
+                moves=moves,
+            )
+        ctx.legs = legs
+        return knots
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        from onlinecde.kernels import gpu
+
+        need_time, need_slopes, need_drive = ctx.needs_input_grad[6:9]
+        with _current(grads[0]):
+            found = gpu.backward(
+                grads[0],
+                ctx.tapes,
+                want_time=need_time,
+                want_slopes=need_slopes,
+                want_drive=need_drive,
+            )
+        slopes = found.slopes
+        if slopes is not None and ctx.legs.rectilinear:
+            slopes = slopes[:, :, 0]
+        inner = [part for layer in found.inner for part in layer]
+        return (
+            *(None,) * 5,
+            found.z0,
+            found.time,
+            slopes,
+            found.drive,
+            *inner,
+            found.weight,
+            found.bias,
+        )
