@@ -2,7 +2,8 @@
 
 `import onlinecde as oc`: series (`oc.SeriesBatch`), control paths (`oc.controls`), the solver
 (`oc.solve`), models (`oc.NeuralCDE` and the baselines), training (`oc.fit`, `oc.evaluate`), live
-streams (`oc.streaming`), and promises that can be measured (`oc.audit`). Names are loaded when first used, so that the command line starts at once.
+streams (`oc.streaming`), and promises that can be measured (`oc.audit`). Names are loaded when
+first used, so that the command line starts at once.
 """
 
 from importlib import import_module

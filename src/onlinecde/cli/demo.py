@@ -63,7 +63,9 @@ def _go_live(out: Path, settings: list[str]) -> None:
     try:
         from onlinecde.serving.demo import live_demo
     except ImportError as error:
-        typer.echo(f"skipped: {error.name} is not installed; pip install 'onlinecde[serve]' has it.")
+        typer.echo(
+            f"skipped: {error.name} is not installed; pip install 'onlinecde[serve]' has it."
+        )
         return
     from onlinecde.cli.named_values import named_values
     from onlinecde.training.task_source import load_task, registry_source
