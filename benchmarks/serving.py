@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 import onlinecde as oc
-from benchmarks.timing import describe, machine, versions, write_results
+from benchmarks.timing import describe, machine, shown, versions, write_results
 
 CHANNELS, OBSERVED, STREAMS = 30, 3, 10_000
 NAMES = [f"channel {i}" for i in range(CHANNELS)]
@@ -259,7 +259,7 @@ def main() -> None:
                 "holds": holds,
             }
         )
-        print(f"{what}: {value:,.4g} {unit}", flush=True)
+        print(f"{what}: {shown(value)} {unit}", flush=True)
 
     with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
         home = Path(folder)
@@ -293,7 +293,7 @@ def main() -> None:
             bar = f">= {one['at_least']:,.0f}: {'yes' if one['holds'] else 'NO'}"
         elif one["at_most"] is not None:
             bar = f"<= {one['at_most']:g}: {'yes' if one['holds'] else 'NO'}"
-        table.add_row(one["what"], f"{one['value']:,.4g} {one['unit']}", bar)
+        table.add_row(one["what"], f"{shown(one['value'])} {one['unit']}", bar)
     console = Console(width=120)
     console.print(table)
     hardware = machine()

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.timing import shown
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 README = ROOT / "README.md"
@@ -67,6 +69,19 @@ def live_table() -> str:
     return "\n".join([*lines, "", source(content)])
 
 
+def serving_table() -> str:
+    """The engine and the server: how much they take in, how soon they answer."""
+    engine, server = read("streaming"), read("serving")
+    lines = ["| live streams, 30 channels with counts, 3 observed a row | measured |", "|---|---|"]
+    told = [(f"engine: {one['what']}", one["number"], one) for one in engine["results"]]
+    told += [(f"server: {one['what']}", one["value"], one) for one in server["results"]]
+    for what, number, one in told:
+        bar = one.get("at_least") or one.get("at_most")
+        if bar is not None and "times" not in one["unit"]:
+            lines.append(f"| {what} | {shown(number)} {one['unit']} |")
+    return "\n".join([*lines, "", source(engine), "", source(server)])
+
+
 def gpu_table() -> str:
     """Milliseconds of a training step of every library on every shape, and how many times ours."""
     content = read("gpu")
@@ -107,7 +122,11 @@ def with_gpu_table(text: str) -> str:
 
 def with_tables(text: str) -> str:
     """README with its tables made anew."""
-    for name, make in (("solve", solve_table), ("live", live_table)):
+    for name, make in (
+        ("solve", solve_table),
+        ("live", live_table),
+        ("serving", serving_table),
+    ):
         text = _with(text, name, make)
     return text
 

@@ -206,3 +206,8 @@ def write_results(
     part = file.with_name(file.name + ".part")
     part.write_text(json.dumps(content, indent=2) + "\n")
     part.replace(file)
+
+
+def shown(number: float) -> str:
+    """A number for a reader: four digits that count, thousands set apart, no powers of ten."""
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
