@@ -14,10 +14,9 @@ from onlinecde.training.settings import FitError
 
 ALIASES = {"ncde": "NeuralCDE", "cde": "NeuralCDE"}
 
-COUNT_GAIN = 0.3
-"""For series with gaps: many channels and counts move by little each, so that z stays tame."""
-FORGETTING = 1.4, 2.5
-"""How far z is pulled back at first by an average row, and at most by a full one (steps stay stable)."""
+RESTORING, PULL = 0.75, 2.5
+"""For series with gaps: the rate at which z is pulled back at first, and how far at most by one row,
+which keeps a step stable; counts move by as little as that asks for."""
 
 
 def model_class(name: str) -> type[OnlineModel]:
@@ -78,20 +77,19 @@ def _for_gaps(series: SeriesBatch, given: Mapping[str, Any]) -> dict[str, Any]:
     Found on the simulated ward (docs/tried.md); a size that is given is kept.
     """
     hidden = given.get("hidden", 32)
+    most = float(series.observed[series.real].sum(1).max())
     chosen = {
         "hidden": hidden,
         "width": 2 * hidden,
         "depth": 1,
         "field_sees_path": True,
         "gain": 0.3,
-        "count_gain": COUNT_GAIN,
+        "count_gain": round(min(0.3, PULL / (RESTORING * most)), 4),
+        "channel_dropout": 0.1,
     }
     if given.get("width", 2 * hidden) >= 2 * hidden and given.get("activation") != "tanh":
-        row = series.observed[series.real].sum(1).double()
-        usual, most = float(row.mean()), float(row.max())
-        gain = given.get("count_gain", COUNT_GAIN)
-        pull, limit = FORGETTING
-        chosen["restoring"] = round(min(pull / (gain * usual), limit / (gain * most)), 4)
+        gain = given.get("count_gain", chosen["count_gain"])
+        chosen["restoring"] = round(min(RESTORING, PULL / (gain * most)), 4)
     return chosen
 
 
