@@ -2,6 +2,7 @@
 
     python -m benchmarks.streaming
     python -m benchmarks.streaming --out benchmarks/results/streaming.json
+    python -m benchmarks.streaming --postgres postgresql://user@host/database
 
 A model of 30 channels with counts, hidden 64, width 64, depth 2, float32; 3 channels observed at each row;
 10,000 streams, an allowed lateness of one row. Events come as columns of Python lists, names and all. One
@@ -29,7 +30,7 @@ from rich.table import Table
 import onlinecde as oc
 from benchmarks.live import resolve_history
 from benchmarks.timing import best_of, describe, machine, shown, versions, write_results
-from onlinecde.streaming import Engine, EventBatch, MemoryStore, SQLiteStore
+from onlinecde.streaming import Engine, EventBatch, MemoryStore, PostgresStore, SQLiteStore
 
 CHANNELS, STREAMS, ROWS = 30, 10_000, 1_000
 NAMES = [f"stream {number}" for number in range(STREAMS)]
@@ -59,12 +60,15 @@ class Sender:
 
 @contextmanager
 def stored(kind: str) -> Iterator[Any]:
-    """A store in memory or on disk."""
+    """A store in memory, on disk, or in a new schema of the PostgreSQL database at a URL."""
     with tempfile.TemporaryDirectory() as folder:
         if kind == "memory":
             yield MemoryStore()
             return
-        store = SQLiteStore(Path(folder) / "live.db", synchronous=kind)  # pyright: ignore[reportArgumentType]
+        if kind.startswith("postgresql://"):
+            store = PostgresStore(kind, schema=f"bench_{time.time_ns()}")
+        else:
+            store = SQLiteStore(Path(folder) / "live.db", synchronous=kind)  # pyright: ignore[reportArgumentType]
         try:
             yield store
         finally:
@@ -136,6 +140,9 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument(
+        "--postgres", metavar="URL", help="also a store in this database; makes schemas bench_..."
+    )
     asked = parser.parse_args()
     torch.set_num_threads(1)
     found: list[dict[str, Any]] = []
@@ -159,6 +166,10 @@ def main() -> None:
             "us",
         )
     note("one row alone, SQLite, synced", 1e6 * one_row("FULL", 10), "us")
+    if asked.postgres:
+        number = rows_a_second(asked.postgres, asked.rounds)
+        note(f"micro-batches of {ROWS:,} rows, PostgreSQL, synced", number, "rows/s")
+        note("one row alone, PostgreSQL, synced", 1e6 * one_row(asked.postgres, 10), "us")
     for behind in (1, 6, 40):
         note(f"one event {behind} rows late, {names['memory']}", 1e6 * one_late_row(behind), "us")
     note(f"asking {STREAMS:,} streams between rows", 1e3 * tick(), "ms")
@@ -188,9 +199,10 @@ def main() -> None:
             "channels": CHANNELS, "observed": 3, "hidden": 64, "width": 64, "depth": 2,
             "streams": STREAMS, "rows": ROWS, "lateness": 1.0,
         }  # fmt: skip
+        told = ["URL" if one == asked.postgres else one for one in sys.argv[1:]]
         write_results(
             asked.out,
-            command=["python", "-m", "benchmarks.streaming", *sys.argv[1:]],
+            command=["python", "-m", "benchmarks.streaming", *told],
             settings=settings,
             hardware=hardware,
             installed=installed,

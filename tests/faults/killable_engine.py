@@ -1,4 +1,4 @@
-"""An engine in a process of its own that can be killed: `python killable_engine.py FILE`.
+"""An engine in a process of its own that can be killed: `python killable_engine.py STORE SEED BATCHES`.
 
 Imports once, then forks a child for each line `FIRST` on its input: the child opens the store and applies
 micro-batches from number FIRST on, writing `ack N SEQUENCE` after each.
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import onlinecde as oc
-from onlinecde.streaming import Engine, Event, SQLiteStore
+from onlinecde.streaming import Engine, Event, PostgresStore, SQLiteStore
 
 CHANNELS = ["a", "b", "c", "d"]
 STREAMS = 40
@@ -47,8 +47,13 @@ def tell(line):
     os.write(1, f"{line}\n".encode())
 
 
-def follow(file, batches, first):
-    engine = made_engine(SQLiteStore(file))
+def store_at(where):
+    """A store in PostgreSQL at a URL, or in a SQLite file."""
+    return PostgresStore(where) if "://" in str(where) else SQLiteStore(where)
+
+
+def follow(where, batches, first):
+    engine = made_engine(store_at(where))
     tell(f"begun {engine.counters['commits']}")
     for number, events in enumerate(batches[first:], first):
         receipts = engine.apply(events)
@@ -58,7 +63,7 @@ def follow(file, batches, first):
 
 
 def main():
-    file, batches = sys.argv[1], micro_batches(int(sys.argv[2]))
+    where, batches = sys.argv[1], micro_batches(int(sys.argv[2]))[: int(sys.argv[3])]
     made_engine().apply(
         [Event("warm", 0.0, "a", 1.0)]
     )  # what is compiled is compiled before the forks
@@ -68,7 +73,7 @@ def main():
         if child == 0:
             try:
                 tell(f"child {os.getpid()}")
-                follow(file, batches, int(line))
+                follow(where, batches, int(line))
             finally:
                 os._exit(0)
         _, status = os.waitpid(child, 0)

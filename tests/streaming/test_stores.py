@@ -1,11 +1,26 @@
 """Every store keeps what it is given, whole or not at all. A new store is added to `STORES` and to nothing else."""
 
+import secrets
 import sqlite3
+import subprocess
+import sys
 
+import numpy as np
+import postgres_server
 import pytest
+import torch
 from made_streams import CHANNELS, made_model
 
-from onlinecde.streaming import Engine, Event, MemoryStore, SQLiteStore, StoreBusy, StoreError
+import onlinecde as oc
+from onlinecde.streaming import (
+    Engine,
+    Event,
+    MemoryStore,
+    PostgresStore,
+    SQLiteStore,
+    StoreBusy,
+    StoreError,
+)
 from onlinecde.streaming.store import (
     AlarmRecord,
     CheckpointRecord,
@@ -18,14 +33,24 @@ from onlinecde.streaming.store import (
 )
 
 STORES = {
-    "memory": lambda folder: MemoryStore(),
-    "sqlite": lambda folder: SQLiteStore(folder / "live.db"),
+    "memory": lambda folder, ask: MemoryStore(),
+    "sqlite": lambda folder, ask: SQLiteStore(folder / "live.db"),
+    "postgres": lambda folder, ask: PostgresStore(ask("server").url()),
 }
+
+
+@pytest.fixture(scope="module")
+def server():
+    """PostgreSQL for all tests of this file, each in a schema of its own."""
+    if why := postgres_server.missing():
+        pytest.skip(why)
+    with postgres_server.postgres(durable=False) as made:
+        yield made
 
 
 @pytest.fixture(params=STORES)
 def store(request, tmp_path):
-    made = STORES[request.param](tmp_path)
+    made = STORES[request.param](tmp_path, request.getfixturevalue)
     yield made
     made.close()
 
@@ -176,6 +201,63 @@ def test_a_rebuild_happens_whole_or_not_at_all(store):
     assert store.states() == [state(5.0)]
 
 
+def test_the_same_row_state_or_checkpoint_twice_in_a_commit_counts_as_the_last(store):
+    store.commit(
+        Commit(
+            1, 1.0, "{}", rows=[tuple(row(0.0)), tuple(row(0.0, outputs=b"new"))],
+            states=[tuple(state(0.0)), tuple(state(4.0))], checkpoints=[(1, 0.0, b"x"), (1, 0.0, b"y")],
+        )
+    )  # fmt: skip
+    assert store.rows(1) == [row(0.0, outputs=b"new")]
+    assert store.states() == [state(4.0)]
+    assert store.checkpoint(1, 1.0).body == b"y"
+
+
+def test_numbers_and_texts_come_back_as_they_were(store):
+    random = np.random.default_rng()
+    times = np.unique(random.standard_normal(300) * 10.0 ** random.integers(-300, 300, 300))
+    names = ["\u00e9\u4e2d\U0001f9e0 '\";--%s", "a" * 200, "$1"]
+    rows = [
+        RowRecord(2**40, t, 2**50, random.bytes(n % 7), None if n % 3 else "{}", random.bytes(8))
+        for n, t in enumerate(times.tolist())
+    ]
+    states = [
+        state(t, n, 1.7e9 + t)._replace(previous=None if n % 2 else t)
+        for n, t in enumerate([0.1, -0.2, 1e-9])
+    ]
+    opened = [StreamRecord(n, name, None, None if n else 1e9 / 7) for n, name in enumerate(names)]
+    store.commit(
+        Commit(1, 1e9 / 3, "{}", opened=[tuple(o) for o in opened], rows=[tuple(r) for r in rows],
+               states=[tuple(s) for s in states], refused=[("", "\u00df", "x", "inf", "bad")])
+    )  # fmt: skip
+    assert store.rows(2**40) == rows
+    assert store.states() == states
+    assert store.find(names) == opened
+    assert store.received([1]) == {1: 1e9 / 3}
+    assert store.refused() == [RefusedRecord("", "\u00df", "x", "inf", "bad")]
+
+
+def test_refused_events_may_say_anything(store):
+    with Engine(made_model(), store, channels=CHANNELS) as engine:
+        told = engine.apply([Event("a\0b", 0.0, CHANNELS[0], 1.0), Event("\ud800", 0.0, "\0", 1.0)])
+        assert told.counts["refused"] == 2
+        assert len(store.refused()) == 2
+        assert all(one.code == "stream_bad" for one in store.refused())
+
+
+def test_a_rebuild_keeps_when_streams_were_heard_of(store):
+    clock = iter(np.arange(1000.0, 2000.0))
+    engine = Engine(made_model(), store, channels=CHANNELS, clock=lambda: float(next(clock)))
+    for stream in "abc":
+        engine.apply([Event(stream, 0.0, CHANNELS[0], 1.0)])
+    before = [one.received for one in store.states()]
+    assert before == sorted(set(before))
+    torch.manual_seed(secrets.randbits(32))
+    other = oc.NeuralCDE(channels=len(CHANNELS), hidden=5, width=5).eval()
+    Engine(other, store, channels=CHANNELS, rebuild=True)
+    assert [one.received for one in store.states()] == before
+
+
 def test_a_sqlite_store_has_one_owner_at_a_time(tmp_path):
     first = SQLiteStore(tmp_path / "live.db")
     with pytest.raises(StoreBusy, match="another engine"):
@@ -224,13 +306,129 @@ def test_a_folder_that_is_not_there_is_said_to_be(tmp_path):
         SQLiteStore(tmp_path / "nowhere" / "live.db")
 
 
-def test_refusals_do_not_fill_the_disk(monkeypatch, tmp_path):
-    from onlinecde.streaming import memory_store, sqlite_store
+@pytest.mark.parametrize("kind", STORES)
+def test_refusals_do_not_fill_the_disk(kind, monkeypatch, tmp_path, request):
+    from onlinecde.streaming import memory_store, postgres_store, sqlite_store
 
-    for module, make in ((memory_store, STORES["memory"]), (sqlite_store, STORES["sqlite"])):
+    for module in (memory_store, postgres_store, sqlite_store):
         monkeypatch.setattr(module, "KEPT_REFUSALS", 20)
-        with Engine(made_model(), make(tmp_path), channels=CHANNELS) as engine:
-            for _ in range(10):
-                engine.apply([Event("a", 0.0, "no such", 1.0)] * 9)
-            assert len(engine.store.refused()) == 20
-            assert engine.refusals == {"channel_unknown": 90}
+    store = STORES[kind](tmp_path, request.getfixturevalue)
+    with Engine(made_model(), store, channels=CHANNELS) as engine:
+        for _ in range(10):
+            engine.apply([Event("a", 0.0, "no such", 1.0)] * 9)
+        assert len(engine.store.refused()) == 20
+        assert engine.refusals == {"channel_unknown": 90}
+
+
+def test_a_postgres_schema_has_one_owner_at_a_time(server):
+    url = server.url()
+    first = PostgresStore(url)
+    with pytest.raises(StoreBusy, match=r"another engine \(backend .* another schema"):
+        PostgresStore(url, wait=0.1)
+    PostgresStore(server.url()).close()  # another schema is another store
+    first.commit(Commit(1, 1.0, "{}", rows=[tuple(row(0.0))]))
+    first.close()
+    second = PostgresStore(url)
+    assert second.rows(1) == [row(0.0)]
+    with pytest.raises(StoreError, match="was closed"):
+        first.head()
+    second.close()
+
+
+def test_who_lost_the_lock_unawares_still_writes_nothing(server):
+    url = server.url()
+    first = PostgresStore(url)
+    first.commit(Commit(1, 1.0, "{}", opened=[tuple(stream())], rows=[tuple(row(0.0))]))
+    with first._at.writing() as db:  # as a pooler does that hands its connections round
+        db.execute("SELECT pg_advisory_unlock_all()")
+    second = PostgresStore(url)
+    with pytest.raises(StoreError, match="another engine has written"):
+        first.commit(Commit(2, 1.0, "{}", rows=[tuple(row(5.0))]))
+    for write in (
+        lambda: first.forget(1, "{}"),
+        lambda: first.prune(0.0),
+        lambda: first.adopt("ab" * 32),
+        lambda: first.acknowledge(1, 1.0, "nurse"),
+        lambda: first.rebuild("ab" * 32, []),
+    ):
+        with pytest.raises(StoreError, match="taken over"):
+            write()
+    first.close()
+    assert second.head() == (None, 1, "{}")
+    assert second.rows(1) == [row(0.0)]
+    assert second.streams() == [stream()]
+    second.close()
+
+
+def test_a_postgres_store_syncs_at_every_commit_unless_told_otherwise(server):
+    # Whatever the role's own setting.
+    server.ask("ALTER ROLE onlinecde SET synchronous_commit TO off")
+    for asked in ("on", "off", "remote_apply"):
+        store = PostgresStore(server.url(), synchronous=asked)
+        for question in (
+            store._at.read,
+            lambda sql, at=store._at: at._connected().execute(sql).fetchall(),
+        ):
+            assert question("SHOW synchronous_commit") == [(asked,)]
+        store.close()
+    with pytest.raises(StoreError, match="synchronous"):
+        PostgresStore(server.url(), synchronous="fast")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        ("CREATE SCHEMA {0}; CREATE TABLE {0}.patients (x INT)", "something else"),
+        ("UPDATE {0}.meta SET schema = 99", "schema 99"),
+    ],
+)
+def test_a_schema_that_is_no_store_is_refused_and_left_as_it_was(make, said, server):
+    url = server.url()
+    schema = url.rpartition("=")[2]
+    if "UPDATE" in make:
+        PostgresStore(url).close()
+    server.ask(make.format(schema))
+    tables = (
+        f"SELECT relname FROM pg_class WHERE relnamespace = '{schema}'::regnamespace ORDER BY 1"
+    )
+    before = server.ask(tables)
+    for _ in range(2):  # and its lock was let go
+        with pytest.raises(StoreError, match=said):
+            PostgresStore(url, wait=0.2)
+    assert server.ask(tables) == before
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://u:hush@127.0.0.1:1/x", "cannot be reached"),
+        ("postgresql://u:hush@127.0.0.1:1/x?schema=a;b", "schema is"),
+        ("postgresql://u:hush@127.0.0.1/x?no_such=1", "no_such"),
+    ],
+)
+def test_a_url_that_leads_nowhere_is_one_clear_message_without_its_password(url, said):
+    pytest.importorskip("psycopg", reason='pip install "onlinecde[postgres]"')
+    with pytest.raises(StoreError, match=said) as caught:
+        PostgresStore(url)
+    assert "hush" not in str(caught.value)
+
+
+def test_a_postgres_store_says_where_it_is_without_its_password(server):
+    url = server.url("shown").replace("onlinecde@", "onlinecde:hush@")
+    store = PostgresStore(url)
+    assert str(store) == f"PostgreSQL 127.0.0.1:{server.port}/postgres schema shown"
+    store.close()
+
+
+def test_without_psycopg_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreError, match=r"pip install \"onlinecde\[postgres\]\""):
+        PostgresStore("postgresql://localhost/x")
+
+
+def test_the_core_does_not_import_psycopg():
+    said = subprocess.run(
+        [sys.executable, "-c", "import sys, onlinecde.streaming; print('psycopg' in sys.modules)"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert said.stdout == "False\n"

@@ -15,8 +15,12 @@ _File = Annotated[Path, typer.Option("--file", help="The file of tokens; it hold
 def serve(
     model: Annotated[Path, typer.Argument(help="Folder of a saved model, or of a run.")],
     store: Annotated[
-        Path, typer.Option(help="The SQLite file of events, states and answers.")
-    ] = Path("live.db"),
+        str,
+        typer.Option(
+            help="Where events, states and answers are kept: a SQLite file, or "
+            "postgresql://user@host/database?schema=name."
+        ),
+    ] = "live.db",
     host: Annotated[
         str, typer.Option(help="Address to bind to; other than loopback needs --tokens.")
     ] = "127.0.0.1",
@@ -106,7 +110,7 @@ def serve(
         rebuild=rebuild,
         most_streams=most_streams,
     )
-    typer.echo(f"{model} on {shown_address(settings)}, streams in {store}", err=True)
+    typer.echo(f"{model} on {shown_address(settings)}, streams in {engine.store}", err=True)
     serve_forever(create_app(engine, settings, tokens=book), settings)
 
 

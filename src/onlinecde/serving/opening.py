@@ -9,7 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from onlinecde.serving.settings import ServeSettings
-from onlinecde.streaming import Engine, Event, SQLiteStore, Store, StreamingError
+from onlinecde.streaming import (
+    Engine,
+    Event,
+    PostgresStore,
+    SQLiteStore,
+    Store,
+    StreamingError,
+)
+
+POSTGRES = ("postgresql://", "postgres://")
+
+
+def open_store(where: str | os.PathLike[str]) -> Store:
+    """The store at a `postgresql://` URL, or in a SQLite file."""
+    if isinstance(where, str) and where.startswith(POSTGRES):
+        return PostgresStore(where)
+    return SQLiteStore(Path(where))
 
 
 def open_engine(
@@ -22,8 +38,8 @@ def open_engine(
 ) -> tuple[Engine, ServeSettings]:
     """An engine on a saved model (or a run's folder), and settings completed from its manifest.
 
-    store: a file for SQLite, a store, or None for one in memory. The unit of time is what the manifest says
-    unless it is given.
+    store: a file for SQLite, a `postgresql://` URL, a store, or None for one in memory. The unit of time is
+    what the manifest says unless it is given.
     """
     from onlinecde.artifacts import read_manifest
     from onlinecde.training import model_folder
@@ -37,7 +53,7 @@ def open_engine(
         classes=tuple(told.get("classes", ())),
         features=tuple(told.get("static", ())),
     )
-    held = SQLiteStore(Path(store)) if isinstance(store, str | os.PathLike) else store
+    held = open_store(store) if isinstance(store, str | os.PathLike) else store
     try:
         opened = Engine(home, held, threshold=settings.threshold, output=settings.output, **engine)
         warm_up(opened)

@@ -20,6 +20,7 @@ from onlinecde.streaming.events import (
     Refusal,
 )
 from onlinecde.streaming.memory_store import MemoryStore
+from onlinecde.streaming.postgres_store import PostgresStore
 from onlinecde.streaming.sqlite_store import SQLiteStore
 from onlinecde.streaming.store import Store
 from onlinecde.streaming.views import (
@@ -45,6 +46,7 @@ __all__ = [
     "ModelMismatch",
     "Outcome",
     "Overview",
+    "PostgresStore",
     "Receipt",
     "Receipts",
     "Refusal",

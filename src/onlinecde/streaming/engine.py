@@ -350,7 +350,12 @@ class Engine:
             number = int(following.residents.number[slot])
             totals = following.totals.count(np.empty(0, np.int64), {}, 0)
             totals.streams -= 1
-            self.store.forget(number, totals.text())
+            try:
+                self.store.forget(number, totals.text())
+            except BaseException:
+                # It may be done all the same, and no commit's sequence would tell: read everything anew.
+                following.doubtful, following.sequence = True, -1
+                raise
             following.totals = totals
             following.drop([slot])
 

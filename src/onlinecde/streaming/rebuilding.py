@@ -35,7 +35,9 @@ def rebuild(following: Following) -> None:
         )[1]
         if wrong is not None:
             raise StreamingError(f"the store cannot be rebuilt: {wrong.message}", wrong.code)
-    store.rebuild(following.served.hash, _commits(following, _positions(following)))
+    # Read before the transaction that drops the states.
+    received = {state.stream: state.received for state in store.states()}
+    store.rebuild(following.served.hash, _commits(following, _positions(following), received))
     following.doubtful, following.sequence = True, -1
 
 
@@ -71,13 +73,13 @@ def _positions(following: Following) -> dict[int, int]:
     return {old: following.codes[name] for old, name in enumerate(told)}
 
 
-def _commits(following: Following, positions: dict[int, int]) -> Iterator[Commit]:
+def _commits(
+    following: Following, positions: dict[int, int], received: dict[int, float]
+) -> Iterator[Commit]:
     store, head = following.store, following.store.head()
     totals = Totals.read(head.totals)
     totals.channels = following.served.channels
     streams, sequence = store.streams(), head.sequence
-    states = {state.stream: state for state in store.states()}
-    received = {number: state.received for number, state in states.items()}
     for start in range(0, len(streams), TOGETHER):
         some = [s for s in streams[start : start + TOGETHER] if store.rows(s.number, newest=1)]
         if some:

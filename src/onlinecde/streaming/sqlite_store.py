@@ -92,6 +92,9 @@ class SQLiteStore:
             os.close(self._lock)
             raise
 
+    def __str__(self) -> str:
+        return str(self.file)
+
     def _prepare(self, synchronous: str) -> None:
         run = self._db.execute
         if run("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
