@@ -123,3 +123,17 @@ def test_a_model_saved_by_fit_is_a_plain_folder_without_pickle(tables):
     for file in (tables / "run").rglob("*"):
         if file.is_file():
             assert not file.read_bytes()[:2].startswith((b"\x80\x04", b"\x80\x02", b"PK"))
+
+
+def test_a_label_column_that_is_not_there_is_named(tables, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([
+            "fit", "--events", str(tables / "vitals.parquet"), "--labels", str(tables / "outcome.csv"),
+            "--stream", "stay", "--time", "hours", "--channel", "name", "--value", "value",
+            "--label", "survived", "--out", str(tables / "run"),
+        ])  # fmt: skip
+    assert stop.value.code == 2
+    told = capsys.readouterr().err.replace("\n", " ")
+    assert "survived" in told
+    assert "outcome.csv" in told
+    assert not (tables / "run").exists()

@@ -77,7 +77,7 @@ def _for_gaps(series: SeriesBatch, given: Mapping[str, Any]) -> dict[str, Any]:
     Found on the simulated ward (docs/tried.md); a size that is given is kept.
     """
     hidden = given.get("hidden", 32)
-    most = float(series.observed[series.real].sum(1).max())
+    most = max(1.0, float(series.observed[series.real].sum(1).max()))
     chosen = {
         "hidden": hidden,
         "width": 2 * hidden,

@@ -24,11 +24,18 @@ def write_checkpoint(file: Path, tensors: dict[str, Tensor], facts: dict[str, An
     held = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
     data = write_tensors(held, {"format": FORMAT, "facts": json.dumps(facts)})
     part = file.with_name(f".{file.name}.partial")
-    with part.open("wb") as handle:
-        handle.write(data)
-        handle.flush()
-        os.fsync(handle.fileno())
-    part.replace(file)
+    try:
+        with part.open("wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        part.replace(file)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise FitError(
+            f"{file} cannot be written ({error}): make room; the same run then goes on from its last "
+            "checkpoint."
+        ) from error
 
 
 def read_checkpoint(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:

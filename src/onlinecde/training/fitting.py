@@ -21,6 +21,7 @@ from onlinecde.training.building import build_model
 from onlinecde.training.card import model_card
 from onlinecde.training.folding import fold, learn_scales
 from onlinecde.training.journal import Journal
+from onlinecde.training.learnable import check_learnable
 from onlinecde.training.loop import Training, Unwatched, Watch
 from onlinecde.training.settings import FitError, FitSettings
 from onlinecde.training.task_source import content_of, load_task, registry_source
@@ -85,7 +86,7 @@ def fit(
         torch.manual_seed(seed_for("weights", how.seed))
         ready = _model(task, model, model_settings).to(where, getattr(torch, how.dtype))
         if out is None:
-            training = _prepare(ready, task, how, where)
+            training = _prepare(ready, task, how, where, watch or Unwatched())
             training.run(lambda _: None, watch or Unwatched())
             fold(ready, training.scales)
             return _fitted(ready.eval(), training, None)
@@ -106,7 +107,7 @@ def _in_folder(
     about: dict[str, Any],
     watch: Watch,
 ) -> Fitted:
-    training = _prepare(model, task, how, device)
+    training = _prepare(model, task, how, device, watch)
     before = journal.read()
     if before is not None:
         training.take_up(*before)
@@ -165,8 +166,11 @@ def _in_folder(
     return done
 
 
-def _prepare(model: OnlineModel, task: Task, how: FitSettings, device: torch.device) -> Training:
+def _prepare(
+    model: OnlineModel, task: Task, how: FitSettings, device: torch.device, watch: Watch
+) -> Training:
     series, labels = task.split("train")
+    check_learnable(task, watch)
     seen = task.series if how.scaling == "all" else series
     encoding = getattr(model, "encoding", None)
     if encoding is not None:
