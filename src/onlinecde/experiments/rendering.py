@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onlinecde.experiments.summary import Entry, Summary
+from onlinecde.files import replace_file
 from onlinecde.plots.accuracy_cost import CostPanel, CostPoint
 
 _CSV = (
@@ -36,9 +37,7 @@ def write_tables(summary: Summary, figure: str | None = None) -> list[Path]:
         ("tex", as_latex(summary)),
     ):
         file = folder / f"{name}.{ending}"
-        part = file.with_name(f".{file.name}.partial")
-        part.write_text(text, encoding="utf-8")
-        part.replace(file)
+        replace_file(file, text)
         files.append(file)
     panels, axis = cost_panels(summary)
     if panels:

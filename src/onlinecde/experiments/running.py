@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import shutil
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from onlinecde.experiments.cells import Cell
 from onlinecde.experiments.machine import commit, hardware, peak_memory, versions
 from onlinecde.experiments.samples import sample_task
 from onlinecde.experiments.slips import SlippedCDE, slipped_model, slipped_task
+from onlinecde.files import replace_file
 from onlinecde.models import NeuralCDE, OnlineModel
 from onlinecde.solvers import counting_evaluations, integrator
 from onlinecde.training import FitSettings, fit, read_log
@@ -101,12 +101,7 @@ def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
 def write_result(folder: Path, result: dict[str, Any]) -> None:
     """Whoever looks finds the whole file, the old one, or none."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".{RESULT}.partial"
-    with part.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(result, indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(folder / RESULT)
+    replace_file(folder / RESULT, json.dumps(result, indent=1) + "\n")
 
 
 def _make_room(cell: Cell, folder: Path) -> None:

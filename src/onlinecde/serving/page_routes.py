@@ -23,6 +23,7 @@ _TYPES = {
     ".svg": "image/svg+xml",
 }
 _YEAR = 365 * 24 * 3600
+_WRONG_HERE = b"<!-- what was wrong -->\n"
 
 
 def page_files() -> dict[str, tuple[bytes, str]]:
@@ -38,10 +39,11 @@ def page_files() -> dict[str, tuple[bytes, str]]:
 def add_page(app: FastAPI, service: Service, tokens: TokenBook | None) -> None:
     """Serve the page at `/`, its files under `/assets/`, the login at `/login`, the API's description at `/docs`."""
     held = page_files()
+    form = held["login.html"][0]
 
-    def file(name: str, status: int = 200) -> Response:
+    def file(name: str) -> Response:
         content, kind = held[name]
-        return Response(content, status, media_type=kind)
+        return Response(content, media_type=kind)
 
     async def page(request: Request) -> Response:
         return file("monitor.html")
@@ -54,13 +56,14 @@ def add_page(app: FastAPI, service: Service, tokens: TokenBook | None) -> None:
         return Response(api_page(app.openapi()), media_type=_TYPES[".html"])
 
     async def login_form(request: Request) -> Response:
-        return file("login.html")
+        return Response(form.replace(_WRONG_HERE, b""), media_type=_TYPES[".html"])
 
     async def login(request: Request) -> Response:
         async with body_of(request, service, 4096) as body:
             told = parse_qs(body.decode("latin-1")).get("token", [""])[0].strip()
         if tokens is not None and tokens.whose(told) is None:
-            return file("login-failed.html", 401)
+            wrong = b'<p class="wrong" role="alert">This token is not known here.</p>\n'
+            return Response(form.replace(_WRONG_HERE, wrong), 401, media_type=_TYPES[".html"])
         home = Response(
             status_code=303, headers={"location": f"{request.scope.get('root_path', '')}/"}
         )

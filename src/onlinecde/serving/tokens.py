@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from onlinecde.files import replace_file
 from onlinecde.serving.problems import ServingError
 
 SCOPES = ("read", "write")
@@ -101,15 +102,7 @@ class TokenBook:
                 for one in self.tokens
             ],
         }
-        target = Path(file)
-        part = target.with_name(f".{target.name}.partial")
-        part.unlink(missing_ok=True)
-        handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(handle, "w") as open_file:
-            open_file.write(json.dumps(told, indent=2) + "\n")
-            open_file.flush()
-            os.fsync(open_file.fileno())
-        part.replace(target)
+        replace_file(Path(file), json.dumps(told, indent=2) + "\n", mode=0o600)
 
 
 def _digest(text: str) -> str:

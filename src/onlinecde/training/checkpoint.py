@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
 from torch import Tensor
 
+from onlinecde.files import replace_file
 from onlinecde.training.settings import FitError
 
 FORMAT = "onlinecde training 1"
@@ -23,15 +23,9 @@ def write_checkpoint(file: Path, tensors: dict[str, Tensor], facts: dict[str, An
     """Write tensors and facts (anything JSON); whoever looks finds the old file or the new one."""
     held = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
     data = write_tensors(held, {"format": FORMAT, "facts": json.dumps(facts)})
-    part = file.with_name(f".{file.name}.partial")
     try:
-        with part.open("wb") as handle:
-            handle.write(data)
-            handle.flush()
-            os.fsync(handle.fileno())
-        part.replace(file)
+        replace_file(file, data)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise FitError(
             f"{file} cannot be written ({error}): make room; the same run then goes on from its last "
             "checkpoint."

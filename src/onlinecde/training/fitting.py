@@ -170,7 +170,7 @@ def _prepare(
     model: OnlineModel, task: Task, how: FitSettings, device: torch.device, watch: Watch
 ) -> Training:
     series, labels = task.split("train")
-    check_learnable(task, watch)
+    check_learnable(task, series, labels, watch)
     seen = task.series if how.scaling == "all" else series
     encoding = getattr(model, "encoding", None)
     if encoding is not None:

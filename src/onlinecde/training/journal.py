@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from onlinecde.files import replace_file
 from onlinecde.training.checkpoint import read_checkpoint, write_checkpoint
 from onlinecde.training.settings import FitError
 
@@ -28,6 +29,8 @@ class Journal:
         self._lock = _lock(folder)
         self._board: Any = None
         try:
+            for left in folder.glob(".*.partial"):  # of a process that was killed
+                left.unlink()
             if fresh:
                 self._clear()
             self._claim(about)
@@ -41,7 +44,7 @@ class Journal:
         if known is None:
             if any(not p.name.startswith(".") for p in folder.iterdir()):
                 raise FitError(f"{folder} holds something else than a run: give another folder.")
-            _write(folder / RUN, json.dumps(about, indent=2, sort_keys=True) + "\n")
+            replace_file(folder / RUN, json.dumps(about, indent=2, sort_keys=True) + "\n")
         else:
             _check_same(folder, known, about)
 
@@ -78,7 +81,7 @@ class Journal:
 
     def begin(self, history: list[dict[str, Any]]) -> None:
         """Make the log say what the checkpoint knows; what came after it will come again."""
-        _write(self.folder / LOG, "".join(json.dumps(entry) + "\n" for entry in history))
+        replace_file(self.folder / LOG, "".join(json.dumps(entry) + "\n" for entry in history))
         try:
             from tensorboardX import SummaryWriter
         except ImportError:
@@ -128,15 +131,6 @@ def _lock(folder: Path) -> int:
         os.close(handle)
         raise FitError(f"another process is training in {folder}: wait for it to end.") from error
     return handle
-
-
-def _write(file: Path, text: str) -> None:
-    part = file.with_name(f".{file.name}.partial")
-    with part.open("w") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    part.replace(file)
 
 
 def _check_same(folder: Path, known: dict[str, Any], about: Mapping[str, Any]) -> None:

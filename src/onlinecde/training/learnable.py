@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from onlinecde.data import Task
+from onlinecde.series import SeriesBatch
 from onlinecde.training.loop import Watch
 from onlinecde.training.settings import FitError
 
 
-def check_learnable(task: Task, watch: Watch) -> None:
+def check_learnable(task: Task, series: SeriesBatch, labels: Tensor, watch: Watch) -> None:
     """Refuse a training split with one class, without a label or without a value; note empty channels."""
-    series, labels = task.split("train")
-    if task.kind == "regression":
-        known = labels[~labels.isnan()]
-    else:
-        known = labels[labels >= 0 if task.kind == "multiclass" else ~labels.isnan()]
+    known = labels[labels >= 0 if task.kind == "multiclass" else ~labels.isnan()]
     if not known.numel():
         raise FitError(f"the training split of '{task.name}' has no label: label more streams.")
     if task.kind != "regression" and len(torch.unique(known)) < 2:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from onlinecde.files import replace_file
 from onlinecde.plots import evaluation_curves as curves
 from onlinecde.plots.inline_svg import inline_svg
 from onlinecde.plots.trajectories import Trajectory, trajectory_figure
@@ -63,12 +64,7 @@ def write_report(path: str | os.PathLike[str], page: str) -> Path:
     """Write a page; whoever looks finds the old one or the new one, never half of it."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        part.write_text(page, encoding="utf-8")
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    replace_file(target, page)
     return target
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from onlinecde.files import replace_file
 from onlinecde.training.building import MODEL_NAMES
 from onlinecde.training.settings import FitError, FitSettings
 
@@ -99,9 +100,7 @@ def paper_space(model: str, task: str = "") -> SearchSpace:
 
 def write_best(file: Path, best: Mapping[str, Any]) -> None:
     """Write settings that were found, for `fit` and `reproduce`."""
-    part = file.with_name(f".{file.name}.partial")
-    part.write_text(json.dumps({"format": FORMAT, **best}, indent=2) + "\n", encoding="utf-8")
-    part.replace(file)
+    replace_file(file, json.dumps({"format": FORMAT, **best}, indent=2) + "\n")
 
 
 def read_best(file: str | os.PathLike[str]) -> dict[str, Any]:
