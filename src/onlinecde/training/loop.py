@@ -19,6 +19,7 @@ from onlinecde.training.averaging import AveragedWeights
 from onlinecde.training.batches import epoch_batches, seed_for
 from onlinecde.training.checkpoint import pack_optimiser, unpack_optimiser
 from onlinecde.training.folding import Scales
+from onlinecde.training.graphs import GraphedStep, why_not
 from onlinecde.training.metrics import UndefinedMetric, better, predict_task, score
 from onlinecde.training.settings import FitError, FitSettings
 
@@ -105,6 +106,7 @@ class Training:
         self.best = {name: t.detach().clone() for name, t in model.state_dict().items()}
         self.at = Position(lr=settings.lr)
         self.metric_defined = True
+        self.captured = self._captured_step()
 
     def run(self, save: Callable[[Training], None], watch: Watch) -> None:
         """Train to the end; `save` is called where the training may be put down."""
@@ -144,12 +146,9 @@ class Training:
         if not many:
             return 0.0, 0
         self.model.train()
-        self.optimiser.zero_grad(set_to_none=True)
         try:
             with counting_evaluations() as evaluations:
-                outputs = self.model(batch, final=self.per == "stream")
-            loss = self.model.head.loss(outputs, labels, self.weight)
-            loss.backward()
+                loss = self._gradients(batch, labels)
         except SolverError as error:
             raise self._diverged(number, str(error)) from error
         clip = self.settings.clip_gradient
@@ -164,6 +163,27 @@ class Training:
             self.at.averaged_batches = self.average.batches
         self.at.nfe += evaluations.total
         return found, many
+
+    def _gradients(self, batch: SeriesBatch, labels: Tensor) -> Tensor:
+        """The mean loss of a batch; its gradients are left in the weights' `grad`."""
+        if self.captured is not None:
+            return self.captured(batch, labels)
+        self.optimiser.zero_grad(set_to_none=True)
+        outputs = self.model(batch, final=self.per == "stream")
+        loss = self.model.head.loss(outputs, labels, self.weight)
+        loss.backward()
+        return loss
+
+    def _captured_step(self) -> GraphedStep | None:
+        """On a GPU, the step as a CUDA graph, where the model's can be captured."""
+        if why_not(self.model) is not None:
+            return None
+        return GraphedStep(
+            self.model,  # pyright: ignore[reportArgumentType]
+            streams=min(self.settings.batch_size, len(self.series)),
+            final=self.per == "stream",
+            weight=self.weight,
+        )
 
     def _diverged(self, number: int, what: str) -> FitError:
         return FitError(
@@ -200,9 +220,7 @@ class Training:
     def _judge(self) -> tuple[float, float | None]:
         with counting_evaluations() as evaluations:
             try:
-                outputs = predict_task(
-                    self.model, self.validation, self.per, batch_size=self.settings.batch_size
-                )
+                outputs = self._validation_outputs()
             except SolverError as error:
                 raise self._diverged(self.at.batch - 1, str(error)) from error
         self.at.nfe += evaluations.total
@@ -215,6 +233,11 @@ class Training:
         except UndefinedMetric:
             self.metric_defined = False
             return loss, None
+
+    def _validation_outputs(self) -> Tensor:
+        return predict_task(
+            self.model, self.validation, self.per, batch_size=self.settings.batch_size
+        )
 
     def _beats(self, entry: dict[str, Any], best: dict[str, Any]) -> bool:
         name = f"validation_{self.metric}"

@@ -63,6 +63,8 @@ def shape_for(
         # The least tensor cores would take: there every number computed costs time.
         return Shape(rows, 16, 16, 16, 16, 16, 16, 1, 1, alone, programs)
     small = wide <= 64
+    # Every meeting costs more the more come: no more thread blocks than can ever have work.
+    programs = min(programs, max(-(-legs.streams // rows), legs.values * -(-legs.streams // 64)))
     return Shape(
         rows=rows,
         entries=64,
