@@ -51,6 +51,7 @@ INTERPRETED = {
     "moved_rk4": Case(method="rk4", activation="relu"),
     "alone_deep": Case(alone=True, depth=3, activation="tanh", counts=False),
     "several_blocks": Case(hidden=19, width=18, depth=2, method="euler", observed=0.9),
+    "wide_columns": Case(hidden=5, width=70, depth=1, method="euler", lengths=(3, 2)),
     "alone_several_blocks": Case(alone=True, hidden=18, width=20, depth=2, method="euler"),
     "many_streams": Case(lengths=(2,) * 19, depth=1, method="euler", shape=TINY | {"rows": 32}),
     "more_than_fit": Case(lengths=(2,) * 18, depth=1, method="euler"),

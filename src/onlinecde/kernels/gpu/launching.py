@@ -67,7 +67,7 @@ def shape_for(
     programs = min(programs, max(-(-legs.streams // rows), legs.values * -(-legs.streams // 64)))
     return Shape(
         rows=rows,
-        entries=64,
+        entries=64 if wide <= 128 else 32,
         entries_back=64 if small else 32,
         block=128,
         columns=64 if small else 128,

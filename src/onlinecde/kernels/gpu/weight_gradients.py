@@ -57,7 +57,7 @@ def weight_gradients(
                 sizes=(size, width), per_slot=(per_slot, depth), act=layer > 0,
             )
         )  # fmt: skip
-    block = min(padded(hidden), 64)
+    block, entries, warps = _column_tiles(padded(hidden), padded(width), shape)
     blocks = -(-hidden // block)
     moved = legs.values * legs.parts
     # A path may end with a time leg: what would follow it is not there.
@@ -68,15 +68,14 @@ def weight_gradients(
     sizes = sizes_of(field, legs, shape, tape.table.stages, block)
     for name in ("BW", "BH", "BK", "BKH", "OWN_STEPS", "DRIVE", "ROWS"):
         del sizes[name]
-    # Fewer at once where rows are wide: what a product takes in is copied to every warp.
-    sizes["ENTRIES"] = min(shape.entries, 64, max(16, 4096 // padded(width)))
+    sizes |= {"ENTRIES": entries, "HELD": padded(width) <= 64}
     # dX/du of a cubic piece is at most the sum of its coefficients.
     most = g_most.max() * legs.slopes.abs().amax() * legs.slopes.shape[2]
     lists = (tape.moves.entry_stream, tape.moves.value_first) if tape.moves else (moving, moving)
     columns_kernel[moved, blocks, shares](
         tape.before, g_ks, most, weights, biases, legs.slopes, moving, tape.slots,
         field.head, field.tail, field.bias, tape.table.numbers, *lists, legs.streams, number,
-        **sizes, **precision_of(tape.split, device), **options(shape.warps_back),
+        **sizes, **precision_of(tape.split, device), **options(warps),
     )  # fmt: skip
     weight, bias = weights.sum(0), biases.sum(0)
     if legs.rectilinear:
@@ -88,6 +87,14 @@ def weight_gradients(
             sizes=(width, hidden), per_slot=(depth, 1), act=True,
         )  # fmt: skip
     return inner, weight, bias
+
+
+def _column_tiles(tall: int, wide: int, shape: Shape) -> tuple[int, int, int]:
+    """Hidden units and entries that `columns_kernel` takes at once, and its warps."""
+    if wide <= 64:
+        return min(tall, 64), min(shape.entries, 64), shape.warps_back
+    # What a product takes in is copied to every warp: small tiles, or registers run over.
+    return min(tall, 32), min(shape.entries, 32 if wide <= 128 else 16), 4
 
 
 def _outer(

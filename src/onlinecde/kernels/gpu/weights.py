@@ -58,7 +58,7 @@ def columns_kernel(
     DEPTH: tl.constexpr, ACT: tl.constexpr, TANH: tl.constexpr,
     VALUES: tl.constexpr, PARTS: tl.constexpr, RECTILINEAR: tl.constexpr, DEGREE: tl.constexpr,
     STEPS: tl.constexpr, STAGES: tl.constexpr, ALONE: tl.constexpr,
-    SPLIT: tl.constexpr, FAST: tl.constexpr, ENTRIES: tl.constexpr,
+    SPLIT: tl.constexpr, FAST: tl.constexpr, ENTRIES: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the columns that move on value legs: (share, channel, H, W) and (share, channel, H).
 
@@ -80,6 +80,7 @@ def columns_kernel(
     # Gradients of any size fit into halves once the largest is brought to the size of 1.
     power, inverse = power_of_two(tl.load(most))
     at = (j + OFFSET) * (HP * WP) + m[None, :] * WP + wide[:, None]
+    # Wide columns are read anew for every product: to hold them would take all registers.
     w = tl.load(head + at)
     rest = tl.load(tail + at)
     shift = tl.load(bias + (j + OFFSET) * HP + m)[None, :]
@@ -119,6 +120,9 @@ def columns_kernel(
                 if SPLIT:
                     lower = ((x - upper.to(tl.float32)) * 2048.0).to(tl.float16)
                 if TANH:
+                    if not HELD:
+                        w = tl.load(head + at)
+                        rest = tl.load(tail + at)
                     f = tl.dot(upper, w)
                     if SPLIT:
                         f += tl.dot(upper, rest, tl.dot(lower, w)) * 0.00048828125
