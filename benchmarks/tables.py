@@ -1,6 +1,6 @@
-"""The tables of README and docs/gpu.md, made from the committed results: `python -m benchmarks.tables`.
+"""The tables of README, docs/gpu.md and docs/scale.md, made from the committed results: `python -m benchmarks.tables`.
 
-Tests check that both hold what this makes.
+Tests check that they hold what this makes.
 """
 
 import json
@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 README = ROOT / "README.md"
 GPU_PAGE = ROOT / "docs" / "gpu.md"
+SCALE_PAGE = ROOT / "docs" / "scale.md"
 
 
 def read(name: str) -> dict[str, Any]:
@@ -82,6 +83,37 @@ def serving_table() -> str:
     return "\n".join([*lines, "", source(engine), "", source(server)])
 
 
+def spark_table() -> str:
+    """The Spark job beside the engine, and what its time goes to."""
+    content = read("spark")
+    lines = [
+        f"| {content['settings']['streams']:,} streams, 3 events a row | measured |",
+        "|---|---|",
+    ]
+    lines += [
+        f"| {one['what']} | {shown(one['number'])} {one['unit']} |" for one in content["results"]
+    ]
+    load = content["hardware"]["load"]
+    return "\n".join([*lines, "", f"{source(content)} Load of the machine: {load}."])
+
+
+def sizing_table() -> str:
+    """Cores, delays and states by the number of streams."""
+    content = read("sizing")
+    lines = [
+        "| streams, one row a minute | how | cores | time spent on rows | delay p50 | p99 | newest states |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in content["results"]:
+        lines.append(
+            f"| {one['streams']:,} | {one['how']} | {one['cores']} | {one['row_share']:.1%} | "
+            f"{shown(one['p50'])} s | {shown(one['p99'])} s | {shown(one['state_gb'])} GB |"
+        )
+    return "\n".join(
+        [*lines, "", f"`{content['command']}`, {content['date'][:10]}, from the two files above."]
+    )
+
+
 def gpu_table() -> str:
     """Milliseconds of a training step of every library on every shape, and how many times ours."""
     content = read("gpu")
@@ -96,28 +128,41 @@ def gpu_table() -> str:
     for (group, name), found in shapes.items():
         mine, fast = found["onlinecde highest"], found["onlinecde high"]
         sizes = f"{mine['hidden']}/{mine['width']}/{mine['depth']}"
-        cells = [group, f"{name}, {sizes}", f"**{mine['train']:.1f}**", f"**{fast['train']:.1f}**"]
+        earlier = " *" if "measured" in mine else ""
+        cells = [group, f"{name}, {sizes}{earlier}"]
+        cells += [f"**{mine['train']:.1f}**", f"**{fast['train']:.1f}**"]
         cells += [
             f"{mine['error']:.0e}, {fast['error']:.0e}",
             f"{mine['memory'] / 2**30:.2f} GiB",
         ]
         for peer in ("plain torch", "torchcde", "diffrax"):
             its = found.get(peer, {}).get("train")
-            ratios = (
-                "" if its is None else f" ({its / mine['train']:.0f}x, {its / fast['train']:.0f}x)"
-            )
-            cells.append("" if its is None else f"{its:,.0f}{ratios}")
+            # Like with like: diffrax in float32 beside "highest", in tf32 beside "high".
+            exact = found.get(f"{peer} float32", {}).get("train", its)
+            if its is None or exact is None:
+                cells.append("")
+                continue
+            took = f"{its:,.0f}" if exact == its else f"{exact:,.0f}, tf32 {its:,.0f}"
+            cells.append(f"{took} ({exact / mine['train']:.0f}x, {its / fast['train']:.0f}x)")
         lines.append("| " + " | ".join(cells) + " |")
     epoch = [one for one in content["results"] if one["group"] == "epoch"]
     told = ", ".join(f"{one['library']} {one['epoch_s']:.2f} s" for one in epoch)
     lines += ["", f"One epoch of 50,538 stays in batches of 1,024: {told}."]
     lines += ["", f"{content['hardware']['gpu'][0]}; {source(content)}"]
+    before = {one["measured"] for one in content["results"] if "measured" in one}
+    if before:
+        lines += ["", f"\\* from an earlier run of this benchmark, {', '.join(sorted(before))}."]
     return "\n".join(lines)
 
 
 def with_gpu_table(text: str) -> str:
     """docs/gpu.md with its table made anew."""
-    return _with(text, "gpu", gpu_table)
+    return with_part(text, "gpu", gpu_table)
+
+
+def with_scale_tables(text: str) -> str:
+    """docs/scale.md with its tables made anew."""
+    return with_part(with_part(text, "spark", spark_table), "sizing", sizing_table)
 
 
 def with_tables(text: str) -> str:
@@ -127,11 +172,12 @@ def with_tables(text: str) -> str:
         ("live", live_table),
         ("serving", serving_table),
     ):
-        text = _with(text, name, make)
+        text = with_part(text, name, make)
     return text
 
 
-def _with(text: str, name: str, make: Callable[[], str]) -> str:
+def with_part(text: str, name: str, make: Callable[[], str]) -> str:
+    """A page with what stands between the marks of a name made anew."""
     start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
     before, rest = text.split(start)
     return f"{before}{start}\n{make()}\n{end}{rest.split(end)[1]}"
@@ -140,3 +186,4 @@ def _with(text: str, name: str, make: Callable[[], str]) -> str:
 if __name__ == "__main__":
     README.write_text(with_tables(README.read_text()))
     GPU_PAGE.write_text(with_gpu_table(GPU_PAGE.read_text()))
+    SCALE_PAGE.write_text(with_scale_tables(SCALE_PAGE.read_text()))

@@ -120,6 +120,8 @@ def test_the_list_names_every_table_protocol_and_budget():
         (["none.toml"], "there is no file"),
         (["controls", "--seeds", "1,x"], "write whole numbers"),
         (["controls", "--found", "none.json"], "cannot be read"),
+        (["controls", "--publish", "results"], "nothing to publish"),
+        (["properties", "--publish", "results"], "made by `onlinecde properties`"),
     ],
 )
 def test_bad_input_ends_with_one_message(tmp_path, capsys, words, message):

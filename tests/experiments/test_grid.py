@@ -12,6 +12,7 @@ from made_tables import numbers, ward_table
 
 from onlinecde.data import simulate_ward
 from onlinecde.experiments import ExperimentError, cells_of, load_table, reproduce, running
+from onlinecde.experiments.grid import forget_failures
 from onlinecde.experiments.samples import sample_task
 from onlinecde.experiments.sources import MissingDataError, cell_task
 
@@ -82,6 +83,12 @@ def test_a_cell_that_fails_is_written_down_and_the_others_run(tmp_path, monkeypa
     monkeypatch.setattr(running, "slipped_model", real)
     again = reproduce(table, tmp_path / "a", device="cpu")
     assert again.entry("Deterioration", "Online NCDE").state == "failed"
+    cells = cells_of(load_table(table))
+    forget_failures(cells, tmp_path / "a")
+    assert set(results(tmp_path / "a")) == {"gru", "gru-d"}, "only what failed is forgotten"
+    monkeypatch.setattr(running, "slipped_model", breaks)
+    reproduce(table, tmp_path / "a", device="cpu")
+    monkeypatch.setattr(running, "slipped_model", real)
     mended = reproduce(table, tmp_path / "a", device="cpu", retry=True)
     assert mended.entry("Deterioration", "Online NCDE").state == ""
 

@@ -137,7 +137,7 @@ def test_the_paper_protocol_repeats_what_the_clean_one_mends():
     assert gru.model["layers"] == 3
     assert "layers" not in clean_gru.model
     assert "no static" in gru.slips
-    assert (gru.fit["lr"], clean_gru.fit["lr"]) == (0.025304, 2e-3)
+    assert (gru.fit["lr"], clean_gru.fit["lr"]) == (0.025304, PROTOCOLS["clean"].fit.lr)
     rmse = of("controls", "paper", "BeijingPM10/linear")
     assert rmse.batch_rmse
     assert not of("controls", "clean", "BeijingPM10/linear").batch_rmse

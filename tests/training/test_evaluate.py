@@ -1,6 +1,7 @@
 """What `evaluate` finds is what scikit-learn finds; bad input is refused; comparisons are paired."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -9,15 +10,17 @@ import sklearn.metrics as oracle
 import torch
 
 import onlinecde as oc
+from onlinecde.artifacts import read_manifest
 from onlinecde.cli import main
 from onlinecde.data import DataError, Task, simulate_ward
 from onlinecde.training import challenge_utility
 from onlinecde.training.bootstrap import Cohort
 from onlinecde.training.evaluating import check_fit, evaluate
-from onlinecde.training.evaluation import compare
+from onlinecde.training.evaluation import compare, mean_metrics
 from onlinecde.training.event_time import before_event, event_times, first_alarms
 from onlinecde.training.following import follow
 from onlinecde.training.metrics import MetricError, as_probabilities, predict_task
+from onlinecde.training.task_source import check_content, content_of, load_task
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +28,8 @@ def ward():
     return simulate_ward(240, seed=11)
 
 
-def small(task, cls=oc.GRU, **settings):
-    torch.manual_seed(1)
+def small(task, cls=oc.GRU, *, seed=1, **settings):
+    torch.manual_seed(seed)
     series = task.series
     model = cls(
         channels=len(series.channels),
@@ -414,6 +417,74 @@ def test_the_command_measures_compares_and_writes(saved, found, capsys, tmp_path
     page = (tmp_path / "page.html").read_text()
     assert "GRUdt" in page
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "page.html", "run"]
+
+
+def test_several_models_are_judged_by_the_mean_of_their_probabilities(ward):
+    models = [small(ward.task), small(ward.task, oc.GRUdt)]
+    together = evaluate(models, ward.task, bootstrap=30)
+    each = [evaluate(model, ward.task, bootstrap=30) for model in models]
+    mean = (each[0].probabilities + each[1].probabilities) / 2
+    assert torch.allclose(together.probabilities, mean)
+    known = ~together.labels.isnan()
+    y, p = together.labels[known].numpy(), mean[..., 0][known].numpy()
+    assert together.value == pytest.approx(oracle.roc_auc_score(y, p), abs=1e-6)
+    assert together.model == "mean of 2 GRU and GRUdt"
+    with pytest.raises(ValueError, match="no model to evaluate"):
+        evaluate([], ward.task)
+
+
+def test_the_mean_over_runs_is_compared_on_the_same_subjects(ward):
+    made = [small(ward.task, seed=seed) for seed in range(3)]
+    runs = [evaluate(model, ward.task, bootstrap=50) for model in made]
+    other = evaluate(small(ward.task, oc.GRUdt), ward.task, bootstrap=50)
+    mean = mean_metrics(runs)["auc"]
+    assert mean.value == pytest.approx(np.mean([run.value for run in runs]))
+    assert mean.low <= mean.value <= mean.high
+    gap = compare(runs, other)["auc"]
+    single = [compare(run, other)["auc"].value for run in runs]
+    assert gap.value == pytest.approx(np.mean(single))
+    drawn = np.mean([run.drawn["auc"] for run in runs], axis=0) - other.drawn["auc"]
+    assert (gap.low, gap.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
+    assert compare(runs[:1], [other]) == compare(runs[0], other)
+    with pytest.raises(ValueError, match="evaluations made alike"):
+        mean_metrics([runs[0], evaluate(made[0], ward.task, bootstrap=20)])
+
+
+def test_the_task_of_a_table_s_cell_is_found_again(ward):
+    told = {"source": "experiment", "name": "simulated-ward", "content": content_of(ward.task)}
+    whole = {"name": "simulated-ward", "streams": 240, "simulation_seed": 11}
+    task = load_task(told | {"arguments": whole})
+    check_content(task, told)
+    fewer = load_task(told | {"arguments": whole | {"streams": 60}})
+    with pytest.raises(ValueError, match="is not what the model was fitted on"):
+        check_content(fewer, told)
+    with pytest.raises(ValueError, match="given in memory"):
+        load_task(told | {"arguments": whole | {"demo": True}})
+
+
+def test_a_folder_of_runs_is_judged_run_by_run_and_together(saved, ward, capsys, tmp_path):
+    shutil.copytree(saved / "one", tmp_path / "cell" / "seed-0" / "run" / "model")
+    other = small(ward.task, seed=5)
+    extra = read_manifest(saved / "one").extra
+    names = ward.task.series.channels
+    oc.save(other, tmp_path / "cell" / "seed-1" / "run" / "model", extra=extra, channels=names)
+    told = {"cell": {"column": "My GRU"}}
+    (tmp_path / "cell" / "seed-0" / "result.json").write_text(json.dumps(told))
+    file = tmp_path / "found.json"
+    arguments = (tmp_path / "cell", "--against", saved / "two", "--bootstrap", 40, "--json", file)
+    code, text = run(capsys, *arguments)
+    assert code == 0, text
+    assert "My GRU, 2 runs" in text
+    found = json.loads(file.read_text())
+    each = [evaluate(m, ward.task, bootstrap=0).value for m in (small(ward.task), other)]
+    first = found["runs"][0]
+    assert first["model"] == "My GRU"
+    assert [one["auc"] for one in first["each"]] == pytest.approx(each)
+    assert first["mean"]["auc"]["value"] == pytest.approx(np.mean(each))
+    gap = np.mean(each) - found["against"][0]["metrics"]["auc"]["value"]
+    assert found["mean_differences"][0]["auc"]["value"] == pytest.approx(gap)
+    assert found["command"].startswith("onlinecde evaluate ")
+    assert {"commit", "versions", "hardware"} <= set(found)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from onlinecde.cli.demo import demo
 from onlinecde.cli.evaluate import evaluate
 from onlinecde.cli.fit import fit
 from onlinecde.cli.properties import properties
+from onlinecde.cli.ray_option import RayCommand
 from onlinecde.cli.replay import replay
 from onlinecde.cli.reproduce import reproduce
 from onlinecde.cli.serve import serve, tokens_app
@@ -30,10 +31,10 @@ def root() -> None:
 
 
 app.command()(demo)
-app.command()(fit)
+app.command(cls=RayCommand)(fit)
 app.command()(evaluate)
-app.command()(tune)
-app.command()(reproduce)
+app.command(cls=RayCommand)(tune)
+app.command(cls=RayCommand)(reproduce)
 app.command()(audit)
 app.command()(properties)
 app.command()(serve)

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from onlinecde.cli.crew import option_words
+
 if TYPE_CHECKING:
-    from onlinecde.data import Task
-    from onlinecde.training.evaluation import Evaluation
+    from rich.table import Table as RichTable
+
+    from onlinecde.training.bootstrap import Difference, Estimate
+    from onlinecde.training.judged_runs import JudgedRuns
 
 
 def evaluate(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run or of a saved model.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of a run, of a saved model, or of a model's runs.")
+    ],
     task: Annotated[
         str | None, typer.Option(help="Prepared task; default: the one the model was fitted on.")
     ] = None,
@@ -40,122 +46,143 @@ def evaluate(
     import numpy as np
 
     from onlinecde.artifacts import load, read_manifest
-    from onlinecde.training import model_folder, read_log
+    from onlinecde.cli.judged_task import judged_task
+    from onlinecde.training import read_log
     from onlinecde.training.evaluating import check_fit
-    from onlinecde.training.evaluating import evaluate as measure
-    from onlinecde.training.evaluation import compare
+    from onlinecde.training.journal import model_folders
+    from onlinecde.training.judged_runs import judge_runs
     from onlinecde.training.known_risk import known_risk
 
-    folders = [model_folder(one) for one in (folder, *(against or []))]
-    judged = _task(folders[0], task, task_setting, data_dir)
+    places = [folder, *(against or [])]
+    groups = [model_folders(place) for place in places]
+    judged = judged_task(groups[0][0], task, task_setting, data_dir)
     models = {}
-    for home, name in zip(folders, _names(folders), strict=True):
-        model = load(home).to(device)
-        check_fit(model, judged, read_manifest(home).channels)
-        models[name] = model
+    for homes, name in zip(groups, _names(places, groups), strict=True):
+        models[name] = [load(home).to(device) for home in homes]
+        for model, home in zip(models[name], homes, strict=True):
+            check_fit(model, judged, read_manifest(home).channels)
     reference, events = known_risk(judged) or (None, None)
     found = [
-        measure(
-            model,
+        judge_runs(
+            name,
+            several,
             judged,
             split,
-            name=name,
             metrics=metric or None,
             bootstrap=bootstrap,
             seed=seed,
             reference=None if number else reference,
             event_at=None if events is None else np.asarray(events),
         )
-        for number, (name, model) in enumerate(models.items())
+        for number, (name, several) in enumerate(models.items())
     ]
-    first, others = found[0], found[1:]
-    _show(first, others)
+    _show(found)
     if json is not None:
         told = {
-            "evaluation": first.to_json(),
-            "against": [other.to_json() for other in others],
-            "differences": [
-                {name: vars(one) for name, one in compare(first, other).items()} for other in others
-            ],
+            "--task": task,
+            "--task-setting": task_setting,
+            "--split": split if split != "test" else None,
+            "--against": [str(place) for place in against or []],
+            "--metric": metric,
+            "--bootstrap": str(bootstrap) if bootstrap != 1000 else None,
+            "--seed": str(seed) if seed else None,
         }
-        typer.echo(f"wrote {_write_json(json, told)}")
+        words = [str(folder), *option_words(told), "--json", str(json)]
+        typer.echo(f"wrote {_write_json(json, found, words, device)}")
     if report is not None:
         from onlinecde.training.following import follow
         from onlinecde.training.report import report as page
         from onlinecde.training.report import write_report
 
-        drawn = follow(models, judged, split, reference=reference, events=first.events)
-        log = read_log(folder) or read_log(folders[0].parent)
+        first, *others = (one.together for one in found)
+        shown = {
+            name if len(several) == 1 else f"{name}, one of {len(several)}": several[0]
+            for name, several in models.items()
+        }
+        drawn = follow(shown, judged, split, reference=reference, events=first.events)
+        log = read_log(folder) or read_log(groups[0][0].parent)
         text = page(first, against=others, log=log, trajectories=drawn)
         typer.echo(f"wrote {write_report(report, text)}")
 
 
-def _task(home: Path, name: str | None, settings: list[str] | None, data_dir: Path | None) -> Task:
-    """The task named, or the one the model was fitted on."""
-    from onlinecde.artifacts import read_manifest
-    from onlinecde.cli.named_values import named_values
-    from onlinecde.training.task_source import check_content, load_task, registry_source
-
-    if name is not None:
-        return load_task(registry_source(name, named_values(settings)), data_dir)
-    if settings:
-        raise ValueError("--task-setting belongs to --task: name the task too.")
-    told = read_manifest(home).extra.get("task")
-    if not isinstance(told, dict):
-        raise ValueError(f"{home} does not say what it was fitted on: name a task with --task.")
-    judged = load_task(told, data_dir)
-    check_content(judged, told)
-    return judged
-
-
-def _names(folders: list[Path]) -> list[str]:
-    """What to call the models: by class, and by folder where that is not enough."""
+def _names(places: list[Path], groups: list[list[Path]]) -> list[str]:
+    """What to call the models: by column of a table, else by class, and by folder where need be."""
     from onlinecde.artifacts import read_manifest
 
-    classes = [read_manifest(home).model for home in folders]
+    classes = [_column(homes[0]) or read_manifest(homes[0]).model for homes in groups]
     if len(set(classes)) == len(classes):
         return classes
-    places = [home.parent.name if home.name == "model" else home.name for home in folders]
-    names = [f"{one} ({place})" for one, place in zip(classes, places, strict=True)]
+    named = [
+        place if len(homes) > 1 else homes[0].parent if homes[0].name == "model" else homes[0]
+        for place, homes in zip(places, groups, strict=True)
+    ]
+    names = [f"{one} ({place.name})" for one, place in zip(classes, named, strict=True)]
     if len(set(names)) < len(names):
-        names = [f"{one} ({home})" for one, home in zip(classes, folders, strict=True)]
+        names = [f"{one} ({homes[0]})" for one, homes in zip(classes, groups, strict=True)]
     if len(set(names)) < len(names):
         raise ValueError("a model is given twice: give each folder once.")
     return names
 
 
-def _show(first: Evaluation, others: list[Evaluation]) -> None:
+def _column(home: Path) -> str | None:
+    """The column of the table whose cell a model is, if it is one's: `reproduce` wrote it down."""
+    from json import loads
+
+    file = home.parent.parent / "result.json"
+    return loads(file.read_text())["cell"]["column"] if file.is_file() else None
+
+
+def _show(found: list[JudgedRuns]) -> None:
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
 
     from onlinecde.training.evaluation import compare, metric_title
 
-    known = first.reference
-    table = Table("metric", box=None, padding=(0, 2, 0, 0))
-    for other in (first, *others, *((known,) if known else ())):
-        table.add_column(
-            "best possible" if other is known else escape(other.model), justify="right"
-        )
-        if other in others:
-            table.add_column("difference", justify="right")
-    differences = [compare(first, other) for other in others]
-    for name, estimate in first.metrics.items():
-        cells: list[Any] = [estimate]
-        for other, difference in zip(others, differences, strict=True):
-            cells += [other.metrics[name], difference[name]]
-        cells += [known.metrics[name]] if known else []
-        table.add_row(metric_title(name), *(_cell(cell) for cell in cells))
     console = Console()
+    first, others = found[0].together, [one.together for one in found[1:]]
     console.print(
         f"{first.task}, {first.split}: {first.streams} streams of {first.subjects} subjects, "
         f"{first.labels_given} labels",
         highlight=False,
     )
-    console.print(table)
+    if any(len(one.runs) > 1 for one in found):
+        differences = [compare(found[0].runs, one.runs) for one in found[1:]]
+        console.print(_table(found, [one.mean for one in found], differences, None))
+        console.print("Above: the mean over the runs of each model. Below: their mean probability.")
+    known = first.reference.metrics if first.reference else None
+    differences = [compare(first, other) for other in others]
+    console.print(_table(found, [one.together.metrics for one in found], differences, known))
     for name, estimate in first.metrics.items():
         if estimate.reason and estimate.value is None:
             console.print(f"{metric_title(name)} has no value: {estimate.reason}", highlight=False)
+
+
+def _table(
+    found: list[JudgedRuns],
+    metrics: list[dict[str, Estimate]],
+    differences: list[dict[str, Difference]],
+    known: dict[str, Estimate] | None,
+) -> RichTable:
+    """A line a metric: each model, and by how much the first exceeds it."""
+    from rich.markup import escape
+    from rich.table import Table as RichTable
+
+    from onlinecde.training.evaluation import metric_title
+
+    table = RichTable("metric", box=None, padding=(0, 2, 0, 0))
+    for number, one in enumerate(found):
+        many = f", {len(one.runs)} runs" if len(one.runs) > 1 else ""
+        table.add_column(escape(one.name) + many, justify="right")
+        if number:
+            table.add_column("difference", justify="right")
+    if known:
+        table.add_column("best possible", justify="right")
+    for name, estimate in metrics[0].items():
+        cells: list[Any] = [estimate]
+        for other, difference in zip(metrics[1:], differences, strict=True):
+            cells += [other[name], difference[name]]
+        cells += [known[name]] if known else []
+        table.add_row(metric_title(name), *(_cell(cell) for cell in cells))
+    return table
 
 
 def _cell(found: Any) -> str:
@@ -167,9 +194,19 @@ def _cell(found: Any) -> str:
     return f"{found.value:.4f}\n[dim]{found.low:.3f} to {found.high:.3f}[/dim]"
 
 
-def _write_json(target: Path, told: dict[str, Any]) -> Path:
+def _write_json(target: Path, found: list[JudgedRuns], words: list[str], device: str) -> Path:
+    """Write all that was found, by which command, and where."""
     import json
+    import shlex
 
+    from onlinecde.experiments.machine import circumstances
+    from onlinecde.training.judged_runs import comparison
     from onlinecde.training.report import write_report
 
-    return write_report(target, json.dumps(told, indent=2, allow_nan=False) + "\n")
+    told = {
+        "format": "onlinecde evaluation 1",
+        "command": shlex.join(["onlinecde", "evaluate", *words]),
+        **circumstances(device),
+        **comparison(found[0], found[1:]),
+    }
+    return write_report(target, json.dumps(told, indent=1, allow_nan=False) + "\n")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from onlinecde.cli.named_values import named_values
+from onlinecde.cli.ray_option import address_of, ray_option
 
 TASK, TABLE, MODEL, TRAINING = "A prepared task", "Your own tables", "Model", "Training"
 
@@ -101,11 +103,15 @@ def fit(
     ] = None,
     device: Annotated[str, _option("auto, cpu or cuda.", TRAINING)] = "auto",
     fresh: Annotated[bool, _option("Forget what the folder holds.", TRAINING, "--fresh")] = False,
+    ray: Annotated[str | None, ray_option(rich_help_panel=TRAINING)] = None,
+    workers: Annotated[
+        int | None, _option("Of --ray: processes that share each batch.", TRAINING, min=1)
+    ] = None,
 ) -> None:
     """Train a model, keep its best validation point, save it; killed at any time, it goes on."""
     from onlinecde.cli.fit_display import FitDisplay
     from onlinecde.training import PAPER, FitError, FitSettings
-    from onlinecde.training import fit as fit_model
+    from onlinecde.training import fit as fit_here
     from onlinecde.training.task_source import load_task, registry_source, table_source
 
     if (task is None) == (events is None):
@@ -153,10 +159,17 @@ def fit(
         "method": solver,
     }
     chosen = {k: v for k, v in sizes.items() if v is not None} | named_values(model_setting)
+    if workers is not None and ray is None:
+        raise FitError("--workers is for a cluster: add --ray, or leave it out.")
     ready = load_task(source, data_dir)
     typer.echo(ready.describe())
     typer.echo()
     rows = int(ready.series.rows[ready.splits["train"]].sum())
+    fit_model: Any = fit_here
+    if ray is not None:
+        from onlinecde.scale.ray import fit as fit_on_ray
+
+        fit_model = partial(fit_on_ray, address=address_of(ray), workers=workers)
     with FitDisplay(ready.metric, rows, how.epochs) as watch:
         try:
             done = fit_model(

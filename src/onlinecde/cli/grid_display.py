@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -11,9 +12,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from onlinecde.experiments import Summary
+from onlinecde.cli.crew import last_words, work_together
+from onlinecde.experiments import ExperimentError, Summary, Table, cells_of
 from onlinecde.experiments.cells import Cell
+from onlinecde.experiments.grid import forget_failures, grid_of
+from onlinecde.experiments.machine import SIDE_BY_SIDE
 from onlinecde.experiments.rendering import cost, evaluations, measured, places, published
+from onlinecde.experiments.running import read_result
 from onlinecde.experiments.summary import Entry
 
 
@@ -85,6 +90,51 @@ class GridDisplay:
             self._progress.update(self._bar, said=text)
         else:
             self.console.print(text, style="dim", highlight=False, soft_wrap=True)
+
+
+def run_together(
+    workers: int,
+    out: Path,
+    arguments: Sequence[str],
+    tables: Sequence[Table],
+    asked: Mapping[str, Any],
+    retry: bool,
+    display: GridDisplay,
+) -> None:
+    """Let several processes run the cells of tables, and tell of each cell as it ends.
+
+    What a process that died left undone is for whoever comes next.
+    """
+    cells = [
+        cell
+        for table in tables
+        if table.kind != "command"
+        for cell in cells_of(grid_of(table), **asked)
+    ]
+    if retry:
+        forget_failures(cells, out)
+    waiting = [cell for cell in cells if read_result(out / cell.place, cell) is None]
+    if not waiting:
+        return
+    many = len(waiting)
+
+    def news() -> None:
+        for cell in tuple(waiting):
+            if (result := read_result(out / cell.place, cell)) is not None:
+                waiting.remove(cell)
+                display.end(cell, result)
+
+    display.note(f"{many} cells, {workers} at a time")
+    came = work_together(
+        workers,
+        out,
+        ["reproduce", *arguments],
+        news=news,
+        note=display.note,
+        environment={SIDE_BY_SIDE: str(workers)},
+    )
+    if not came and len(waiting) == many:
+        raise ExperimentError(f"no worker came to an end: {last_words(out)}")
 
 
 def as_rich(summary: Summary) -> RichTable:

@@ -1,16 +1,16 @@
-"""`onlinecde plot ...`: the pictures of the paper, drawn anew."""
+"""`onlinecde plot controls | streams`: pictures of control paths, and of streams with their risk."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Draw the pictures of the paper.", no_args_is_help=True)
+app = typer.Typer(help="Draw controls, or streams as a model sees them.", no_args_is_help=True)
 
 
 @app.callback()
 def root() -> None:
-    """Draw the pictures of the paper."""
+    """Draw controls, or streams as a model sees them."""
 
 
 @app.command()
@@ -26,3 +26,75 @@ def controls(
     ):
         for file in save_figure(figure, out, name):
             typer.echo(f"wrote {file}")
+
+
+@app.command()
+def streams(
+    folder: Annotated[Path, typer.Argument(help="Folder of a run or of a saved Neural CDE.")],
+    task: Annotated[
+        str | None, typer.Option(help="Prepared task; default: the one the model was fitted on.")
+    ] = None,
+    task_setting: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE of the data set, with --task; repeatable.")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of raw data.")] = None,
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    stream: Annotated[
+        list[str] | None, typer.Option(help="Name of a stream; repeatable. Default: by lot.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="How many are drawn by lot.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="Of the lot.")] = 0,
+    json: Annotated[Path | None, typer.Option(help="Write what is drawn here, too.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("out"),
+) -> None:
+    """Draw the risk of some streams as time goes, and what each event added to it."""
+    from onlinecde.artifacts import load, read_manifest
+    from onlinecde.cli.judged_task import judged_task
+    from onlinecde.plots import save_figure
+    from onlinecde.plots.contributions import contributions_figure
+    from onlinecde.training import model_folder
+    from onlinecde.training.evaluating import check_fit
+    from onlinecde.training.event_time import event_times
+    from onlinecde.training.explaining import explain_streams
+
+    home = model_folder(folder)
+    judged = judged_task(home, task, task_setting, data_dir)
+    model = load(home)
+    check_fit(model, judged, read_manifest(home).channels)
+    drawn = explain_streams(
+        model,
+        judged,
+        split,
+        streams=stream or count,
+        seed=seed,
+        events=event_times(judged)[judged.splits[split].numpy()] if judged.per == "row" else None,
+    )
+    for file in save_figure(contributions_figure(drawn), out, "streams"):
+        typer.echo(f"wrote {file}")
+    if json is not None:
+        import shlex
+        from json import dumps
+
+        from onlinecde.cli.crew import option_words
+        from onlinecde.experiments.machine import circumstances
+        from onlinecde.training.report import write_report
+
+        told = {
+            "--task": task,
+            "--task-setting": task_setting,
+            "--split": split if split != "test" else None,
+            "--stream": stream,
+            "--count": str(count) if not stream and count != 3 else None,
+            "--seed": str(seed) if seed else None,
+        }
+        words = ["onlinecde", "plot", "streams", str(folder), *option_words(told)]
+        content = {
+            "format": "onlinecde streams 1",
+            "command": shlex.join([*words, "--json", str(json)]),
+            **circumstances("cpu"),
+            "task": judged.name,
+            "split": split,
+            "streams": [one.as_json() for one in drawn],
+        }
+        text = dumps(content, ensure_ascii=False, allow_nan=False)
+        typer.echo(f"wrote {write_report(json, text + chr(10))}")

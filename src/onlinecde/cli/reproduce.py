@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from onlinecde.cli.crew import option_words
+from onlinecde.cli.ray_option import address_of, ray_option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from onlinecde.experiments import Summary
+    from onlinecde.experiments import Summary, Table
 
 
 def reproduce(
@@ -37,12 +41,28 @@ def reproduce(
     ] = None,
     found: Annotated[
         list[Path] | None,
-        typer.Option(help="best.json of `tune`, to take the place of the paper's; repeatable."),
+        typer.Option(
+            help="best.json of `tune`, or a folder of such; takes the place of the paper's; repeatable."
+        ),
     ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Take the open demo in place of MIMIC-IV.")
     ] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Run cells that failed again.")] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            "--jobs",
+            min=1,
+            help="Cells at the same time; 1, or as many as a cluster has room for.",
+        ),
+    ] = None,
+    ray: Annotated[str | None, ray_option()] = None,
+    publish: Annotated[
+        Path | None,
+        typer.Option(help="Run nothing: write what is done into this folder, a file a table."),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="Folder of raw data.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the tables there are.")] = False,
@@ -54,11 +74,10 @@ def reproduce(
     if listed or names == ["list"]:
         _list(console)
         return
-    from onlinecde.cli.grid_display import GridDisplay, as_rich
+    from onlinecde.cli.grid_display import GridDisplay, as_rich, run_together
     from onlinecde.experiments import ExperimentError
-    from onlinecde.experiments import reproduce as run_table
+    from onlinecde.experiments import reproduce as run_here
     from onlinecde.experiments.grid import tables_named
-    from onlinecde.training.search_spaces import read_best
 
     if not names:
         raise ExperimentError("name a table: `onlinecde reproduce list` shows what there is.")
@@ -66,41 +85,100 @@ def reproduce(
         chosen = [int(seed) for seed in (seeds or "").split(",") if seed.strip()]
     except ValueError as error:
         raise ExperimentError(f"--seeds {seeds}: write whole numbers, as 0,111,222.") from error
-    best = [read_best(file) for file in found or []]
+    asked: dict[str, Any] = {
+        "protocol": protocol,
+        "budget": budget,
+        "seeds": chosen,
+        "only": only or (),
+        "found": _found(found or []),
+        "demo": demo,
+    }
+    tables = [table for name in names for table in tables_named(name)]
+    if publish is not None:
+        _publish(tables, out, publish, asked, found or [])
+        return
+    run_table: Any = run_here
+    if ray is not None:
+        from onlinecde.scale.ray import reproduce as run_on_ray
+
+        run_table = partial(run_on_ray, address=address_of(ray), workers=workers)
     broken = False
-    for table in [table for name in names for table in tables_named(name)]:
-        if table.kind == "command":
-            _command(table.command, out)
-            continue
-        with GridDisplay(console) as watch:
-            try:
+    try:
+        if ray is None and (workers or 1) > 1:
+            told = {
+                "--out": str(out),
+                "--protocol": protocol,
+                "--budget": budget,
+                "--seeds": seeds,
+                "--only": only,
+                "--found": [str(file) for file in found or []],
+                "--device": device,
+                "--data-dir": None if data_dir is None else str(data_dir),
+            }
+            words = [*names, *option_words(told), *(["--demo"] if demo else [])]
+            run_together(workers or 1, out, words, tables, asked, retry, GridDisplay(console))
+            retry = False  # what failed now has just been run again
+        for table in tables:
+            if table.kind == "command":
+                _command(table.command, out)
+                continue
+            with GridDisplay(console) as watch:
                 summary = run_table(
                     table,
                     out,
-                    protocol=protocol,
-                    budget=budget,
-                    seeds=chosen,
-                    only=only or (),
-                    found=best,
-                    demo=demo,
+                    **asked,
                     retry=retry,
                     device=device,
                     data_dir=data_dir,
                     watch=watch,
                 )
-            except KeyboardInterrupt:
-                typer.echo(f"\nstopped. The same command goes on where it was ({out}).", err=True)
-                raise typer.Exit(130) from None
-        console.print()
-        console.print(as_rich(summary))
-        _say_notes(console, summary)
-        picture = table.name if table.kind == "figure" else f"{table.name}-cost"
-        if (file := summary.folder / f"{picture}.png").exists():
-            console.print(f"wrote {file} and .svg", highlight=False, soft_wrap=True)
-        broken |= any(entry.failures for entry in summary.entries.values())
+            console.print()
+            console.print(as_rich(summary))
+            _say_notes(console, summary)
+            picture = table.name if table.kind == "figure" else f"{table.name}-cost"
+            if (file := summary.folder / f"{picture}.png").exists():
+                console.print(f"wrote {file} and .svg", highlight=False, soft_wrap=True)
+            broken |= any(entry.failures for entry in summary.entries.values())
+    except KeyboardInterrupt:
+        typer.echo(f"\nstopped. The same command goes on where it was ({out}).", err=True)
+        raise typer.Exit(130) from None
     if broken:
         typer.echo("some cells failed, see above; --retry runs them again.", err=True)
         raise typer.Exit(1)
+
+
+def _found(places: list[Path]) -> list[dict[str, Any]]:
+    """Settings of searches, from files or from all files of a folder."""
+    from onlinecde.training.search_spaces import read_best
+
+    files = [f for place in places for f in (sorted(place.glob("*.json")) or [place])]
+    return [read_best(file) for file in files]
+
+
+def _publish(
+    tables: list[Table], out: Path, folder: Path, asked: dict[str, Any], found: list[Path]
+) -> None:
+    """Write a file of all that is done of each table."""
+    from onlinecde.experiments import ExperimentError, cells_of, summarise, table_names
+    from onlinecde.experiments.grid import grid_of
+    from onlinecde.experiments.publishing import command_for, publish
+
+    told = {name: asked[name] for name in ("protocol", "budget", "seeds", "demo")}
+    wrote = 0
+    for table in (grid_of(table) for table in tables):
+        summary = summarise(table, cells_of(table, **asked), out)
+        if summary.results:
+            own = table.name not in table_names()
+            command = command_for(f"{table.name}.toml" if own else table.name, found=found, **told)
+            file = publish(summary, folder, command)
+            typer.echo(f"wrote {file}: {len(summary.results)} runs")
+            wrote += 1
+        else:
+            typer.echo(f"nothing of '{table.name}' is done in {summary.folder}", err=True)
+    if not wrote:
+        raise ExperimentError(
+            "there is nothing to publish: run the table first, with the same options."
+        )
 
 
 def _say_notes(console: Console, summary: Summary) -> None:
@@ -120,12 +198,12 @@ def _command(name: str, out: Path) -> None:
 
 
 def _list(console: Console) -> None:
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
     from onlinecde.experiments.protocols import BUDGETS, PROTOCOLS
     from onlinecde.experiments.table import load_table, table_names
 
-    shown = Table("name", "what", "data sets", "cells", box=None, pad_edge=False)
+    shown = RichTable("name", "what", "data sets", "cells", box=None, pad_edge=False)
     for name in table_names():
         table = load_table(name)
         cells = len(table.rows) * len(table.columns) * len(table.seeds)

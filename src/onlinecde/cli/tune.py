@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from onlinecde.cli.ray_option import address_of, ray_option
 
 if TYPE_CHECKING:
     from onlinecde.training.search_spaces import SearchSpace
@@ -24,7 +26,13 @@ def tune(
         str, typer.Option(help="neural-cde, gru, gru-dt, gru-dt-intensity, gru-d or ode-rnn.")
     ] = "neural-cde",
     trials: Annotated[int, typer.Option(help="How many in all.")] = 20,
-    workers: Annotated[int, typer.Option(min=1, help="Processes at work at the same time.")] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Trials at the same time; 1, or as many as a cluster has room for."
+        ),
+    ] = None,
+    ray: Annotated[str | None, ray_option()] = None,
     span: Annotated[
         list[str] | None,
         typer.Option(help="NAME=LOW:HIGH[:log] in place of the paper's; repeatable."),
@@ -52,13 +60,14 @@ def tune(
     """Search settings on the validation split with a Gaussian process; keep the best model."""
     from rich.console import Console
 
+    from onlinecde.cli.crew import option_words
     from onlinecde.cli.named_values import named_values
-    from onlinecde.cli.tune_display import TuneDisplay, as_rich, work_together
+    from onlinecde.cli.tune_display import TuneDisplay, as_rich, search_together
     from onlinecde.experiments.protocols import PROTOCOLS
     from onlinecde.training import FitSettings
     from onlinecde.training.search_spaces import TuneError, paper_space
     from onlinecde.training.task_source import load_task, registry_source
-    from onlinecde.training.tuning import tune as search
+    from onlinecde.training.tuning import tune as search_here
 
     console = Console()
     recipes = {"default": FitSettings(), **{p.name: p.fit for p in PROTOCOLS.values()}}
@@ -66,7 +75,7 @@ def tune(
         raise TuneError(f"--recipe is {recipe!r}: choose one of {', '.join(recipes)}.")
     space = _space(paper_space(model, task), span or [])
     try:
-        if workers > 1:
+        if ray is None and (workers or 1) > 1:
             told = {
                 "--task": task,
                 "--out": str(out),
@@ -81,10 +90,15 @@ def tune(
                 "--device": device,
                 "--data-dir": None if data_dir is None else str(data_dir),
             }
-            found = work_together(
-                workers, out, [_prune(prune), *_arguments(told)], TuneDisplay(console)
+            found = search_together(
+                workers or 1, out, [_prune(prune), *option_words(told)], TuneDisplay(console)
             )
         else:
+            search: Any = search_here
+            if ray is not None:
+                from onlinecde.scale.ray import tune as search_on_ray
+
+                search = partial(search_on_ray, address=address_of(ray), workers=workers)
             source = registry_source(task, named_values(task_setting))
             found = search(
                 load_task(source, data_dir),
@@ -127,12 +141,3 @@ def _space(space: SearchSpace, spans: list[str]) -> SearchSpace:
 
 def _prune(prune: bool) -> str:
     return "--prune" if prune else "--no-prune"
-
-
-def _arguments(told: Mapping[str, str | list[str] | None]) -> list[str]:
-    """Options as a command line has them."""
-    words = []
-    for name, value in told.items():
-        for each in [value] if isinstance(value, str) else value or []:
-            words += [name, each]
-    return words

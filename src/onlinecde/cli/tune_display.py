@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from onlinecde.cli.crew import last_words, work_together
 from onlinecde.training.search_spaces import TuneError
 from onlinecde.training.study import DATABASE, TrialReport, Tuned
 from onlinecde.training.tuning import read_study
@@ -76,51 +73,25 @@ def as_rich(found: Tuned) -> Table:
     return table
 
 
-def work_together(workers: int, out: Path, arguments: Sequence[str], display: TuneDisplay) -> Tuned:
+def search_together(
+    workers: int, out: Path, arguments: Sequence[str], display: TuneDisplay
+) -> Tuned:
     """Let several processes search in one folder, and tell of each trial as it ends.
 
     A process that dies is not replaced: the others take up its trial.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    threads = str(max(1, (os.cpu_count() or 1) // workers))
-    command = [sys.executable, "-c", "from onlinecde.cli import main; main()", "tune", *arguments]
-    logs = [out / f"worker-{number}.log" for number in range(workers)]
-    crew = []
-    for log in logs:
-        with log.open("w") as file:
-            crew.append(
-                subprocess.Popen(
-                    command,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    env={"OMP_NUM_THREADS": threads, **os.environ},
-                )
-            )
     told: set[int] = set()
-    ended: set[int] = set()
-    seen = None
-    try:
-        while len(ended) < workers:
-            time.sleep(0.5)
-            if (now := _changed(out)) != seen:
-                seen = now
-                _tell_news(out, told, display)
-            for number, process in enumerate(crew):
-                if number not in ended and process.poll() is not None:
-                    ended.add(number)
-                    if process.returncode not in (0, 1):
-                        display.note(
-                            f"worker {number} ended with {process.returncode}: {logs[number]}"
-                        )
-    finally:
-        for process in crew:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-    _tell_news(out, told, display)
-    if not (out / DATABASE).is_file() or all(p.returncode not in (0, 1) for p in crew):
-        last = logs[0].read_text(errors="replace").strip().splitlines()
-        raise TuneError(f"no worker came to an end: {' '.join(last[-3:]) or logs[0]}")
+    seen: list[int] = []
+
+    def news() -> None:
+        nonlocal seen
+        if (now := _changed(out)) != seen:
+            seen = now
+            _tell_news(out, told, display)
+
+    any_ended = work_together(workers, out, ["tune", *arguments], news=news, note=display.note)
+    if not any_ended or not (out / DATABASE).is_file():
+        raise TuneError(f"no worker came to an end: {last_words(out)}")
     return read_study(out)
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from onlinecde.data import Task
 from onlinecde.experiments.cells import Cell, cells_of
 from onlinecde.experiments.rendering import write_tables
-from onlinecde.experiments.running import read_result, record_failure, run_cell
+from onlinecde.experiments.running import RESULT, read_result, record_failure, run_cell
 from onlinecde.experiments.sources import MissingDataError, cell_task
 from onlinecde.experiments.summary import Summary, summarise
 from onlinecde.experiments.table import ExperimentError, Table, load_table
 from onlinecde.training.claims import claim
 from onlinecde.training.loop import Unwatched, Watch
+
+CLAIM = ".claim"
+"""Held, in a cell's folder, by whoever runs it."""
 
 
 class GridWatch(Watch, Protocol):
@@ -52,12 +55,13 @@ def reproduce(
     device: str = "auto",
     data_dir: str | os.PathLike[str] | None = None,
     watch: GridWatch | None = None,
+    run: Callable[..., dict[str, str]] | None = None,
 ) -> Summary:
     """Run what is missing of a table, then write it as Markdown, CSV, LaTeX and a picture.
 
     Cells that are done are left as they are, those that failed too unless `retry`. Killed at any
     moment and called again, it goes on and ends with the same numbers. Several processes may work
-    on one folder: each cell is run by one of them.
+    on one folder: each cell is run by one of them. `run` is who runs the cells: default `run_cells`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -65,21 +69,26 @@ def reproduce(
     >>> done.entry("Deterioration", "GRU").state
     ''
     """
-    asked = table = name if isinstance(name, Table) else load_table(name)
-    if table.kind == "figure":
-        table = load_table(table.of)
-    if table.kind != "grid":
-        raise ExperimentError(f"'{table.name}' is made by `onlinecde {table.command}`.")
+    asked = name if isinstance(name, Table) else load_table(name)
+    table = grid_of(asked)
     cells = cells_of(
         table, protocol=protocol, budget=budget, seeds=seeds, only=only, found=found, demo=demo
     )
     home = Path(out)
-    missing = run_cells(
+    missing = (run or run_cells)(
         cells, home, retry=retry, device=device, data_dir=data_dir, watch=watch or UnwatchedGrid()
     )
     summary = summarise(table, cells, home, missing)
     write_tables(summary, asked.name if asked.kind == "figure" else None)
     return summary
+
+
+def grid_of(table: Table) -> Table:
+    """The table whose cells are run: itself, or the one a figure shows."""
+    found = load_table(table.of) if table.kind == "figure" else table
+    if found.kind != "grid":
+        raise ExperimentError(f"'{table.name}' is made by `onlinecde {table.command}`.")
+    return found
 
 
 def run_cells(
@@ -99,7 +108,7 @@ def run_cells(
         folder = home / cell.place
         if _is_settled(folder, cell, retry) or cell.row.data in missing:
             continue
-        mine = claim(folder / ".claim")
+        mine = claim(folder / CLAIM)
         if mine is None:
             watch.note(f"{cell.name}, seed {cell.seed}: another process is at it")
             continue
@@ -117,6 +126,14 @@ def run_cells(
         finally:
             mine.release()
     return missing
+
+
+def forget_failures(cells: Sequence[Cell], home: Path) -> None:
+    """Take away the records of cells that failed, so that whoever comes first runs them again."""
+    for cell in cells:
+        found = read_result(home / cell.place, cell)
+        if found is not None and found["status"] == "failed":
+            (home / cell.place / RESULT).unlink(missing_ok=True)
 
 
 def _is_settled(folder: Path, cell: Cell, retry: bool) -> bool:

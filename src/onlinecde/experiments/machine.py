@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import hashlib
 import os
 import platform
 import subprocess
@@ -11,10 +13,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from onlinecde.version import __version__
+
+SIDE_BY_SIDE = "ONLINECDE_SIDE_BY_SIDE"
+"""The variable that tells a process how many work on the machine at once: times depend on it."""
+
+
+def circumstances(device: torch.device | str) -> dict[str, Any]:
+    """Commit, code, versions, hardware and time: what belongs beside every number."""
+    return {
+        "commit": commit(),
+        "source": source(),
+        "versions": versions(),
+        "hardware": hardware(torch.device(device)),
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
 
 
 @cache
@@ -40,6 +57,17 @@ def commit() -> str | None:
 
 
 @cache
+def source() -> str:
+    """A hash of the package's own code and tables: tells which commit ran where git cannot."""
+    home = Path(__file__).parents[1]
+    digest = hashlib.blake2b(digest_size=12)
+    for file in sorted(home.rglob("*")):
+        if file.suffix in (".py", ".toml", ".sql"):
+            digest.update(file.relative_to(home).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
 def versions() -> dict[str, str]:
     """Of everything that may change a number."""
     import numpy
@@ -62,6 +90,8 @@ def hardware(device: torch.device) -> dict[str, str | int]:
         "cores": os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
     }
+    if (side_by_side := int(os.environ.get(SIDE_BY_SIDE, "1"))) > 1:
+        told["side_by_side"] = side_by_side
     if device.type == "cuda" and torch.cuda.is_available():
         told["gpu"] = torch.cuda.get_device_name(device)
     return told

@@ -48,13 +48,19 @@ def write_tables(summary: Summary, figure: str | None = None) -> list[Path]:
 def measured(entry: Entry) -> str:
     """Our mean and deviation, or why there is none."""
     mean = entry.mean()
-    return entry.state if mean is None else _pair(mean, entry.deviation(), entry)
+    return entry.state if mean is None else pair(mean, entry.deviation(), entry)
 
 
 def published(entry: Entry) -> str:
     """The paper's mean and deviation; empty where it has none."""
     told = entry.published
-    return "" if told is None else _pair(told.mean, told.std, entry)
+    return "" if told is None else pair(told.mean, told.std, entry)
+
+
+def beside(entry: Entry) -> str:
+    """Ours, and in brackets the paper's."""
+    theirs = published(entry)
+    return f"{measured(entry)} ({theirs})" if theirs else measured(entry)
 
 
 def cost(entry: Entry) -> str:
@@ -79,21 +85,17 @@ def as_markdown(summary: Summary) -> str:
     """Accuracies, then costs, then notes."""
     table = summary.table
 
-    def accuracy(entry: Entry) -> str:
-        theirs = published(entry)
-        return f"{measured(entry)} ({theirs})" if theirs else measured(entry)
-
     lines = [f"# {table.title}", "", table.about.strip(), ""]
     lines += [f"Protocol `{summary.protocol}`, budget `{summary.budget}`.", ""]
-    lines += _markdown(summary, accuracy)
+    lines += grid_markdown(summary, beside)
     if any(evaluations(entry) for entry in summary.entries.values()):
         lines += ["", "## Evaluations of the vector field an epoch, in thousands", ""]
-        lines += _markdown(summary, lambda entry: evaluations(entry) or "-", metrics=False)
+        lines += grid_markdown(summary, lambda entry: evaluations(entry) or "-", metrics=False)
     if any(cost(entry) for entry in summary.entries.values()):
         lines += ["", "## Time and peak memory", ""]
-        lines += _markdown(summary, lambda entry: cost(entry) or "-", metrics=False)
+        lines += grid_markdown(summary, lambda entry: cost(entry) or "-", metrics=False)
     lines += ["", *[f"- {note}" for note in summary.notes]]
-    lines += [f"- {_made_on(summary)}"] if summary.results else []
+    lines += [f"- {made_on(summary)}"] if summary.results else []
     return "\n".join(lines) + "\n"
 
 
@@ -188,7 +190,10 @@ def cost_panels(summary: Summary) -> tuple[list[CostPanel], str]:
     return panels, axis
 
 
-def _markdown(summary: Summary, cell: Callable[[Entry], str], *, metrics: bool = True) -> list[str]:
+def grid_markdown(
+    summary: Summary, cell: Callable[[Entry], str], *, metrics: bool = True
+) -> list[str]:
+    """The lines of a Markdown table with `cell` at each place."""
     down, across, place = places(summary, metrics=metrics)
     lines = [f"| {summary.table.down} | " + " | ".join(across.values()) + " |"]
     lines.append("|---" + "|---:" * len(across) + "|")
@@ -198,13 +203,14 @@ def _markdown(summary: Summary, cell: Callable[[Entry], str], *, metrics: bool =
     return lines
 
 
-def _pair(mean: float, deviation: float | None, entry: Entry) -> str:
+def pair(mean: float, deviation: float | None, entry: Entry) -> str:
+    """Mean and deviation with the digits that count for the row's metric."""
     digits = 1 if entry.row.percent or (entry.row.metric == "rmse" and abs(mean) >= 1) else 3
     told = f"{mean:.{digits}f}"
     return told if deviation is None else f"{told} ± {deviation:.{digits}f}"
 
 
-def _made_on(summary: Summary) -> str:
+def made_on(summary: Summary) -> str:
     """Commits, versions and machines of the results."""
 
     def each(part: Callable[[dict], object]) -> str:
@@ -217,10 +223,19 @@ def _made_on(summary: Summary) -> str:
         )
     )
     return (
-        f"Commit {each(lambda r: (r['commit'] or 'unknown')[:12])}, onlinecde "
+        f"Commit {each(lambda r: short_commit(r['commit']))}, onlinecde "
         f"{each(lambda r: r['versions']['onlinecde'])}, torch "
         f"{each(lambda r: r['versions']['torch'])}, on {where}."
     )
+
+
+def short_commit(commit: str | None) -> str:
+    """Twelve digits, and the "+" of a checkout with changes.
+
+    >>> short_commit("0123456789abcdef+")
+    '0123456789ab+'
+    """
+    return "unknown" if commit is None else commit[:12] + "+" * commit.endswith("+")
 
 
 def _bytes(many: float) -> str:

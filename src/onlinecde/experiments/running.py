@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import shutil
 import time
@@ -16,7 +15,7 @@ from onlinecde.artifacts import load as load_model
 from onlinecde.artifacts import read_manifest
 from onlinecde.data import Task
 from onlinecde.experiments.cells import Cell
-from onlinecde.experiments.machine import commit, hardware, peak_memory, versions
+from onlinecde.experiments.machine import circumstances, peak_memory
 from onlinecde.experiments.samples import sample_task
 from onlinecde.experiments.slips import SlippedCDE, slipped_model, slipped_task
 from onlinecde.files import replace_file
@@ -24,8 +23,15 @@ from onlinecde.models import NeuralCDE, OnlineModel
 from onlinecde.solvers import counting_evaluations, integrator
 from onlinecde.training import FitSettings, fit, read_log
 from onlinecde.training.batches import seed_for
+from onlinecde.training.evaluating import challenge_task, judge
 from onlinecde.training.loop import Watch
-from onlinecde.training.metrics import UndefinedMetric, predict_task, score
+from onlinecde.training.metrics import (
+    METRICS,
+    UndefinedMetric,
+    as_probabilities,
+    predict_task,
+    score,
+)
 
 RESULT = "result.json"
 _DIGEST = "digest"
@@ -44,6 +50,7 @@ def run_cell(
     # `fit` chose this epoch on the validation split; the test split is seen below, once.
     best = history[read_manifest(folder / "run" / "model").extra["validation"]["epoch"] - 1]
     count = _evaluations(cell, model, ready)
+    test, every = _measured(cell, model, ready)
     epochs = len(history)
     result = {
         "cell": _cell_name(cell),
@@ -52,7 +59,8 @@ def run_cell(
         "settings": cell.settings,
         "metric": cell.row.metric,
         "validation": best[metric],
-        "test": _measured(cell, model, ready),
+        "test": test,
+        "test_metrics": every,
         "streams": {name: len(at) for name, at in ready.splits.items()},
         "weights": sum(p.numel() for p in model.parameters()),
         "epochs": epochs,
@@ -67,7 +75,7 @@ def run_cell(
             name: [entry[name] for entry in history]
             for name in ("train_loss", "validation_loss", metric, "nfe", "seconds")
         },
-        **_circumstances(next(model.parameters()).device),
+        **circumstances(next(model.parameters()).device),
     }
     write_result(folder, result)
     for name in ("checkpoint", "tensorboard"):
@@ -83,7 +91,7 @@ def record_failure(cell: Cell, folder: Path, error: Exception, device: str) -> d
         "digest": cell.digest,
         "reason": f"{type(error).__name__}: {error}",
         "settings": cell.settings,
-        **_circumstances(torch.device("cpu" if device == "auto" else device)),
+        **circumstances(torch.device("cpu" if device == "auto" else device)),
     }
     write_result(folder, result)
     return result
@@ -133,23 +141,38 @@ def _trained(
     return done.model, list(done.history)
 
 
-def _measured(cell: Cell, model: OnlineModel, task: Task) -> float | None:
-    """The metric on the test split; None where it has no value there."""
+def _measured(
+    cell: Cell, model: OnlineModel, task: Task
+) -> tuple[float | None, dict[str, float | None]]:
+    """The row's metric on the test split, and every other; None where one has no value there."""
     series, labels = task.split("test")
     outputs = predict_task(model, series, task.per)
+    every = _every_metric(model, task, outputs)
 
     def metric(found: Tensor, wanted: Tensor) -> float:
         return score(task.kind, cell.row.metric, found, wanted, model.head)
 
     try:
         if not cell.batch_rmse:
-            return metric(outputs, labels)
+            return metric(outputs, labels), every
         size = cell.fit["batch_size"]
         parts = zip(outputs.split(size), labels.cpu().split(size), strict=True)
         each = [metric(found, wanted) for found, wanted in parts]
-        return sum(each) / len(each)
+        return sum(each) / len(each), every
     except UndefinedMetric:
-        return None
+        return None, every
+
+
+def _every_metric(model: OnlineModel, task: Task, outputs: Tensor) -> dict[str, float | None]:
+    """From the same outputs; the challenge's utility at the threshold best on validation."""
+    head: Any = model.head
+    risks = {"test": as_probabilities(head, outputs)}
+    if challenge_task(task) and len(task.splits["validation"]):
+        asked = predict_task(model, task.split("validation")[0], task.per)
+        risks["validation"] = as_probabilities(head, asked)
+    fitting = [metric for metric in METRICS.values() if task.kind in metric.kinds]
+    found = judge("", risks, task, "test", fitting, bootstrap=0)
+    return {name: estimate.value for name, estimate in found.metrics.items()}
 
 
 def _evaluations(cell: Cell, model: OnlineModel, task: Task) -> int | None:
@@ -176,15 +199,6 @@ def _cell_name(cell: Cell) -> dict[str, Any]:
         "protocol": cell.protocol.name,
         "budget": cell.budget.name,
         "demo": cell.demo,
-    }
-
-
-def _circumstances(device: torch.device) -> dict[str, Any]:
-    return {
-        "commit": commit(),
-        "versions": versions(),
-        "hardware": hardware(device),
-        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onlinecde.experiments.cells import Cell
+from onlinecde.experiments.protocols import Budget, Protocol
 from onlinecde.experiments.running import read_result
 from onlinecde.experiments.table import Published, Row, Table
 
@@ -121,20 +122,23 @@ def summarise(
         budget=first.budget.name,
         demo=first.demo,
         entries=entries,
-        notes=_notes(table, first, entries, missing),
+        notes=notes_on(table, first.protocol, first.budget, first.demo, entries, missing),
         folder=folder / kind,
     )
 
 
-def _notes(
+def notes_on(
     table: Table,
-    cell: Cell,
+    protocol: Protocol,
+    budget: Budget,
+    demo: bool,
     entries: Mapping[tuple[str, str], Entry],
     missing: Mapping[str, str],
 ) -> tuple[str, ...]:
+    """What a reader of the numbers must know."""
     notes = [
-        f"Protocol {cell.protocol.name}: {cell.protocol.what}.",
-        f"Budget {cell.budget.name}: {cell.budget.what}.",
+        f"Protocol {protocol.name}: {protocol.what}.",
+        f"Budget {budget.name}: {budget.what}.",
     ]
     runs = {len(entry.results) for entry in entries.values() if entry.results}
     if runs:
@@ -142,7 +146,7 @@ def _notes(
         notes.append(
             "One run each." if runs == {1} else f"Means over {many} runs, ± one deviation (n - 1)."
         )
-    if cell.demo:
+    if demo:
         notes.append("On the demo of MIMIC-IV, 100 patients: the numbers mean nothing.")
     if any(entry.nfe for entry in entries.values()):
         how = {r["nfe_counted"] for e in entries.values() for r in e.results}

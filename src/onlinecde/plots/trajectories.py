@@ -30,6 +30,8 @@ class Trajectory:
     """The true number, for regression."""
     limits: tuple[float, float] = field(default=(0.0, 1.0))
     """Of the axis of what is said"""
+    stream: str = ""
+    """Its name"""
 
 
 def trajectory_figure(trajectory: Trajectory) -> Figure:

@@ -43,7 +43,7 @@ from onlinecde.version import __version__
 
 
 def evaluate(
-    model: OnlineModel,
+    model: OnlineModel | Sequence[OnlineModel],
     task: Task,
     split: str = "test",
     *,
@@ -57,6 +57,9 @@ def evaluate(
     batch_size: int = 256,
 ) -> Evaluation:
     """Predict a split and measure: every metric of the task's kind, or those named in `metrics`.
+
+    Several models, such as one for each seed, are judged as one that says the mean of their
+    probabilities (of their numbers, for regression).
 
     The 2019 challenge's own "utility" comes with its data set, at the threshold that is best on the
     validation split.
@@ -75,17 +78,24 @@ def evaluate(
     >>> sorted(found.metrics)
     ['accuracy', 'auc', 'auprc', 'brier', 'ece', 'log_loss', 'sensitivity']
     """
-    check_fit(model, task)
+    models = [model] if isinstance(model, OnlineModel) else list(model)
+    if not models:
+        raise ValueError("there is no model to evaluate: give at least one.")
+    for each in models:
+        check_fit(each, task)
     chosen = _chosen_metrics(task, metrics)
     if bootstrap < 0:
         raise ValueError(f"bootstrap is {bootstrap}: give 0 (no intervals) or more.")
     series, _ = task.split(split)  # refuses an empty or unknown split before anything is computed
-    head: Any = model.head
 
     def probabilities(of: str) -> Tensor:
         batch = series if of == split else task.split(of)[0]
-        outputs = predict_task(model, batch, task.per, batch_size=batch_size)
-        return as_probabilities(head, outputs)
+        said = []
+        for each in models:
+            outputs = predict_task(each, batch, task.per, batch_size=batch_size)
+            head: Any = each.head
+            said.append(as_probabilities(head, outputs))
+        return said[0] if len(said) == 1 else torch.stack(said).mean(0)
 
     def judged(called: str, risk: dict[str, Tensor]) -> Evaluation:
         return judge(
@@ -108,7 +118,9 @@ def evaluate(
     if reference is not None:
         risks = {of: _reference(reference, task, of) for of in needed}
         known = judged("known risk", risks)
-    found = judged(name or type(model).__name__, {of: probabilities(of) for of in needed})
+    kinds = " and ".join(dict.fromkeys(type(each).__name__ for each in models))
+    usual = kinds if len(models) == 1 else f"mean of {len(models)} {kinds}"
+    found = judged(name or usual, {of: probabilities(of) for of in needed})
     return replace(found, reference=known)
 
 

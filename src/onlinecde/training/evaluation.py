@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from onlinecde.training.bootstrap import Difference, Estimate, difference
+from onlinecde.training.bootstrap import Difference, Estimate, difference, interval
 from onlinecde.training.by_class import ClassScore
 from onlinecde.training.calibration import Calibration
 from onlinecde.training.event_time import Alarms, BeforeEvent
@@ -105,12 +106,59 @@ def _plain(value: Any) -> Any:
     return _plain(asdict(value)) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-def compare(first: Evaluation, second: Evaluation) -> dict[str, Difference]:
+def mean_metrics(several: Sequence[Evaluation]) -> dict[str, Estimate]:
+    """The mean of each metric over runs of one model, each judged by itself on the same resamples.
+
+    The interval is that of subjects drawn again; the runs are those that there are.
+    """
+    first = several[0]
+    for other in several[1:]:
+        _check_alike(first, other)
+    found = {}
+    for name in first.metrics:
+        values = [one.metrics[name].value for one in several]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            reasons = (one.metrics[name].reason for one in several)
+            found[name] = Estimate(None, reason=next(filter(None, reasons), None))
+        else:
+            found[name] = interval(float(np.mean(known)), _drawn(several, name))
+    return found
+
+
+def compare(
+    first: Evaluation | Sequence[Evaluation], second: Evaluation | Sequence[Evaluation]
+) -> dict[str, Difference]:
     """By how much the first exceeds the second, each metric on the same resamples of subjects.
 
-    For metrics of which less is better, less than zero is the better here too. Both must be
-    evaluations of the same split with the same `bootstrap` and `seed`.
+    For metrics of which less is better, less than zero is the better here too. All must be
+    evaluations of the same split with the same `bootstrap` and `seed`. Several evaluations, one
+    for each run of a model, stand for the mean of what each says.
     """
+    mine = [first] if isinstance(first, Evaluation) else list(first)
+    others = [second] if isinstance(second, Evaluation) else list(second)
+    for other in [*mine[1:], *others]:
+        _check_alike(mine[0], other)
+    ours, theirs = mean_metrics(mine), mean_metrics(others)
+    found = {}
+    for name in ours:
+        if name not in theirs:
+            continue
+        one, two = ours[name], theirs[name]
+        if one.value is None or two.value is None:
+            found[name] = Difference(None, reason=one.reason or two.reason)
+        else:
+            drawn = _drawn(mine, name) - _drawn(others, name)
+            found[name] = difference(one.value - two.value, drawn)
+    return found
+
+
+def _drawn(several: Sequence[Evaluation], name: str) -> np.ndarray:
+    """The mean of a metric on each resample, (resample,)."""
+    return np.mean([one.drawn.get(name, np.empty(0)) for one in several], axis=0)
+
+
+def _check_alike(first: Evaluation, second: Evaluation) -> None:
     for what in ("task", "split", "kind", "bootstrap", "seed"):
         mine, other = getattr(first, what), getattr(second, what)
         if mine != other:
@@ -123,16 +171,3 @@ def compare(first: Evaluation, second: Evaluation) -> dict[str, Difference]:
     )
     if not same or first.subjects != second.subjects:
         raise ValueError("the two evaluations have other labels: evaluate both on the same task.")
-    found = {}
-    for name in first.metrics:
-        if name not in second.metrics:
-            continue
-        mine, other = first.metrics[name].value, second.metrics[name].value
-        if mine is None or other is None:
-            reason = first.metrics[name].reason or second.metrics[name].reason
-            found[name] = Difference(None, reason=reason)
-        else:
-            none = np.empty(0)
-            drawn = first.drawn.get(name, none) - second.drawn.get(name, none)
-            found[name] = difference(mine - other, drawn)
-    return found

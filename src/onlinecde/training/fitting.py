@@ -56,6 +56,7 @@ def fit(
     device: str = "auto",
     fresh: bool = False,
     watch: Watch | None = None,
+    loop: type[Training] = Training,
     **changes: Any,
 ) -> Fitted:
     """Train a model on a task, keep the weights of the best validation point, and save it.
@@ -66,7 +67,8 @@ def fit(
 
     With `out`, the run lives in that folder: started again after any end, `kill -9` included, it
     goes on and ends with the same weights as if it had never stopped (same machine, CPU); a run
-    that is finished is loaded. `fresh` starts anew.
+    that is finished is loaded. `fresh` starts anew. `loop` is what trains; another one is for a
+    process that has a part in a training only.
 
     The test split is never looked at.
 
@@ -86,20 +88,43 @@ def fit(
         torch.manual_seed(seed_for("weights", how.seed))
         ready = _model(task, model, model_settings).to(where, getattr(torch, how.dtype))
         if out is None:
-            training = _prepare(ready, task, how, where, watch or Unwatched())
+            training = _prepare(loop, ready, task, how, where, watch or Unwatched())
             training.run(lambda _: None, watch or Unwatched())
             fold(ready, training.scales)
             return _fitted(ready.eval(), training, None)
         about = _about(ready, task, how, source)
         journal = Journal(Path(out), about, fresh=fresh)
         try:
-            return _in_folder(journal, ready, task, how, where, about, watch or Unwatched())
+            return _in_folder(journal, loop, ready, task, how, where, about, watch or Unwatched())
         finally:
             journal.close()
 
 
+def check_run(
+    task: Task,
+    model: OnlineModel | str,
+    out: str | os.PathLike[str],
+    *,
+    model_settings: Mapping[str, Any] | None = None,
+    settings: FitSettings,
+    source: Mapping[str, Any] | None = None,
+    fresh: bool = False,
+) -> OnlineModel:
+    """Refuse what `fit` with the same arguments would refuse; the model it would begin with.
+
+    The folder is then this run's; with `fresh` it has forgotten what it held.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_for("weights", settings.seed))
+        ready = _model(task, model, model_settings)
+    check_learnable(task, *task.split("train"), Unwatched())
+    Journal(Path(out), _about(ready, task, settings, source), fresh=fresh).close()
+    return ready
+
+
 def _in_folder(
     journal: Journal,
+    loop: type[Training],
     model: OnlineModel,
     task: Task,
     how: FitSettings,
@@ -107,7 +132,7 @@ def _in_folder(
     about: dict[str, Any],
     watch: Watch,
 ) -> Fitted:
-    training = _prepare(model, task, how, device, watch)
+    training = _prepare(loop, model, task, how, device, watch)
     before = journal.read()
     if before is not None:
         training.take_up(*before)
@@ -167,7 +192,12 @@ def _in_folder(
 
 
 def _prepare(
-    model: OnlineModel, task: Task, how: FitSettings, device: torch.device, watch: Watch
+    loop: type[Training],
+    model: OnlineModel,
+    task: Task,
+    how: FitSettings,
+    device: torch.device,
+    watch: Watch,
 ) -> Training:
     series, labels = task.split("train")
     check_learnable(task, series, labels, watch)
@@ -177,7 +207,7 @@ def _prepare(
         encoding.fit(seen)
         encoding.to(device)
     scales = learn_scales(model, series, labels, target=how.scale_target)
-    return Training(model, task, scales, how, device)
+    return loop(model, task, scales, how, device)
 
 
 def _fitted(model: OnlineModel, training: Training, folder: Path | None) -> Fitted:

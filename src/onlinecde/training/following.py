@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ def follow(
     task: Task,
     split: str = "test",
     *,
-    streams: int = 4,
+    streams: int | Sequence[str] = 4,
     channels: int = 4,
     seed: int = 0,
     reference: Tensor | None = None,
@@ -31,17 +31,23 @@ def follow(
 ) -> tuple[Trajectory, ...]:
     """What models say of some streams of a split as time goes.
 
-    Streams are drawn by lot among those with at least the median number of rows; along time, half
-    of them with a label 1 somewhere. A CONTINUOUS model gives a curve between rows too, a DISCRETE
-    one stands still there; an OFFLINE one has seen the future and is left out. `reference`: a known
-    risk (stream, row) of the whole task; `events` (stream of the split,): when the event came.
+    `streams` are their names, or how many: those are drawn by lot among the streams with at least
+    the median number of rows; along time, half of them with a label 1 somewhere. A CONTINUOUS model
+    gives a curve between rows too, a DISCRETE one stands still there; an OFFLINE one has seen the
+    future and is left out. `reference`: a known risk (stream, row) of the whole task; `events`
+    (stream of the split,): when the event came.
     """
     online = {n: m for n, m in models.items() if m.measurability is not Measurability.OFFLINE}
     if not online:
         return ()
     series, labels = task.split(split)
     found = []
-    for at in _chosen(series, labels, task, streams, seed):
+    chosen = (
+        _chosen(series, labels, task, streams, seed)
+        if isinstance(streams, int)
+        else _named(series, streams, split)
+    )
+    for at in chosen:
         stream, label = series[at], labels[at].cpu()
         curves = {name: _curve(model, stream, task, label) for name, model in online.items()}
         times = stream.times[0].cpu().numpy()
@@ -53,6 +59,7 @@ def follow(
             event = float(events[at])
         found.append(
             Trajectory(
+                stream=str(stream.streams[0]),
                 title=_title(stream, label, task, event),
                 says=_says(task, label),
                 unit=task.time_unit,
@@ -67,6 +74,17 @@ def follow(
             )
         )
     return tuple(found)
+
+
+def _named(series: SeriesBatch, names: Sequence[str], split: str) -> list[int]:
+    places = {str(name): place for place, name in enumerate(series.streams)}
+    for name in names:
+        if name not in places:
+            raise ValueError(
+                f"stream '{name}' is not in the {split} split: there are "
+                f"{', '.join(list(places)[:3])} and {max(0, len(places) - 3)} others."
+            )
+    return [places[name] for name in names]
 
 
 def _chosen(series: SeriesBatch, labels: Tensor, task: Task, streams: int, seed: int) -> list[int]:

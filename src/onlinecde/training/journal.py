@@ -15,6 +15,7 @@ from onlinecde.training.checkpoint import read_checkpoint, write_checkpoint
 from onlinecde.training.settings import FitError
 
 RUN, LOG, CHECKPOINT, MODEL, BOARD = "run.json", "log.jsonl", "checkpoint", "model", "tensorboard"
+LOCK = ".lock"
 
 
 class Journal:
@@ -121,10 +122,18 @@ def model_folder(folder: str | os.PathLike[str]) -> Path:
     return home / MODEL if (home / MODEL).is_dir() else home
 
 
+def model_folders(folder: str | os.PathLike[str]) -> list[Path]:
+    """The folder of the model of a run; those of all runs, where a folder holds one for each seed."""
+    home = Path(folder)
+    several = sorted([*home.glob("*/run/model"), *home.glob("*/model")])
+    own = model_folder(home)
+    return several if several and not (own / "manifest.json").exists() else [own]
+
+
 def _lock(folder: Path) -> int:
     import fcntl
 
-    handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    handle = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

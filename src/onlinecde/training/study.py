@@ -90,10 +90,11 @@ class SharedStudy:
     def run_folder(self, number: int) -> Path:
         return self.folder / "trials" / f"{number:04d}"
 
-    def take(self) -> tuple[FrozenTrial, Claim, bool] | None:
+    def take(self, *, wait: bool = True) -> tuple[FrozenTrial, Claim, bool] | None:
         """A trial to run: one whose process died, or a new one; None when all are settled.
 
-        While others are still running theirs, it waits: one of them may die.
+        While others are still running theirs, it waits: one of them may die. Without `wait` it is
+        None then, too.
         """
         while True:
             with self.locked():
@@ -111,7 +112,7 @@ class SharedStudy:
                     assert mine is not None
                     self._attempt(trial, 1)
                     return trial, mine, False
-            if not running:
+            if not running or not wait:
                 return None
             time.sleep(_POLL_SECONDS)
 

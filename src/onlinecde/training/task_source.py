@@ -55,6 +55,9 @@ def load_task(
             return load(description["name"], data_dir=data_dir, **arguments)
         if source == "table":
             return _from_table(arguments)
+        if source == "experiment" and not arguments.pop("demo", False):
+            whole = registry_source(arguments.pop("name"), arguments)
+            return load_task(whole, data_dir)
     except (KeyError, TypeError) as error:
         raise FitError(f"the task's source cannot be read ({error!r}): give the task.") from error
     raise FitError(

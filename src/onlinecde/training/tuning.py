@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,6 +47,41 @@ class UnwatchedSearch:
         pass
 
 
+@dataclass(frozen=True, eq=False)
+class Search:
+    """A search that is under way: its study, and what holds for every trial."""
+
+    study: SharedStudy
+    task: Task
+    model: str
+    space: SearchSpace
+    settings: FitSettings
+    source: Mapping[str, Any] | None
+    device: str
+    watch: TuneWatch
+
+    def arguments(self, trial: FrozenTrial) -> dict[str, Any]:
+        """What `fit` is given for a trial, beside the task, the model and the folder."""
+        of_model, of_fit = self.space.divided(trial.params)
+        return {
+            "model_settings": {**self.study.about["model_settings"], **of_model},
+            "settings": self.settings.changed(of_fit),
+            "source": self.source,
+        }
+
+
+def one_by_one(search: Search) -> None:
+    """Run trials in this process until none is left."""
+    while (taken := search.study.take()) is not None:
+        trial, mine, again = taken
+        try:
+            search.watch.begin(trial.number, trial.params, again)
+            _run(search, trial)
+            search.watch.end(report(search.study.study.trials[trial.number]))
+        finally:
+            mine.release()
+
+
 def tune(
     task: Task | str,
     model: str = "neural-cde",
@@ -60,6 +96,7 @@ def tune(
     seed: int = 0,
     device: str = "auto",
     watch: TuneWatch | None = None,
+    run: Callable[[Search], None] = one_by_one,
     **changes: Any,
 ) -> Tuned:
     """Search a model's settings on the validation split, by Optuna's Gaussian process.
@@ -68,7 +105,8 @@ def tune(
     every trial. The folder has the study (`study.db`), a run for each trial, and `best.json` with
     the best settings so far, whose model is kept. Called again on the folder, by the same or by
     other processes at the same time, the search goes on; a trial left behind by a process that
-    died is taken up where it was. A trial that fails is recorded with its reason.
+    died is taken up where it was. A trial that fails is recorded with its reason. `run` is who runs
+    the trials.
 
     The test split is never looked at.
     """
@@ -93,16 +131,9 @@ def tune(
         "pruned": prune,
     }
     watch = watch or UnwatchedSearch()
-    with contextlib.closing(SharedStudy(Path(out), about, seed, trials)) as search:
-        while (taken := search.take()) is not None:
-            trial, mine, again = taken
-            try:
-                watch.begin(trial.number, trial.params, again)
-                _run(search, trial, task, model, space, how, source, device, watch)
-                watch.end(report(search.study.trials[trial.number]))
-            finally:
-                mine.release()
-        return search.state()
+    with contextlib.closing(SharedStudy(Path(out), about, seed, trials)) as study:
+        run(Search(study, task, model, space, how, source, device, watch))
+        return study.state()
 
 
 def read_study(folder: str | os.PathLike[str]) -> Tuned:
@@ -115,69 +146,60 @@ def read_study(folder: str | os.PathLike[str]) -> Tuned:
         return search.state()
 
 
-def _run(
-    search: SharedStudy,
-    trial: FrozenTrial,
-    task: Task,
-    model: str,
-    space: SearchSpace,
-    how: FitSettings,
-    source: Mapping[str, Any] | None,
-    device: str,
-    watch: TuneWatch,
-) -> None:
+def _run(search: Search, trial: FrozenTrial) -> None:
     """Train one trial and tell the study what came of it."""
-    of_model, of_fit = space.divided(trial.params)
-    metric = f"validation_{task.metric}"
+    study = search.study
     try:
         done = fit(
-            task,
-            model,
-            search.run_folder(trial.number),
-            model_settings={**search.about["model_settings"], **of_model},
-            settings=how.changed(of_fit),
-            source=source,
-            device=device,
-            watch=_TrialWatch(search, trial, metric, watch),
+            search.task,
+            search.model,
+            study.run_folder(trial.number),
+            device=search.device,
+            watch=TrialWatch(search, trial),
+            **search.arguments(trial),
         )
-        value = done.best[metric]
-        if value is None:
-            raise TuneError(
-                f"{task.metric} has no value on the validation split: it needs both classes."
-            )
-    except _NotWorthIt:
-        search.tell(trial, "pruned")
+        value = value_of(done.best, search.task.metric)
+    except NotWorthIt:
+        study.tell(trial, "pruned")
     except Exception as error:  # recorded, and the search goes on
-        search.tell(trial, "failed", reason=f"{type(error).__name__}: {error}")
+        study.tell(trial, "failed", reason=f"{type(error).__name__}: {error}")
     else:
-        search.tell(trial, "complete", value)
+        study.tell(trial, "complete", value)
 
 
-class _NotWorthIt(Exception):  # noqa: N818 - a decision, not a fault
+def value_of(best: Mapping[str, Any], metric: str) -> float:
+    """What a trial came to, by the entry of its best epoch."""
+    value = best[f"validation_{metric}"]
+    if value is None:
+        raise TuneError(f"{metric} has no value on the validation split: it needs both classes.")
+    return value
+
+
+class NotWorthIt(Exception):  # noqa: N818 - a decision, not a fault
     """A trial that is worse than most were at the same epoch."""
 
 
-class _TrialWatch(Unwatched):
+class TrialWatch(Unwatched):
     """Reports each epoch to the study, and ends a trial that is not worth going on with."""
 
-    def __init__(
-        self, search: SharedStudy, trial: FrozenTrial, metric: str, watch: TuneWatch
-    ) -> None:
+    def __init__(self, search: Search, trial: FrozenTrial) -> None:
         from optuna.trial import Trial
 
-        self.search, self.metric, self.watch, self.number = search, metric, watch, trial.number
-        self.trial = Trial(search.study, trial._trial_id)
+        self.search, self.number = search, trial.number
+        self.metric = f"validation_{search.task.metric}"
+        self.trial = Trial(search.study.study, trial._trial_id)
         self.known = set(trial.intermediate_values)
 
     def epoch(self, entry: dict[str, Any], best: bool) -> None:
-        self.watch.epoch(self.number, entry)
+        self.search.watch.epoch(self.number, entry)
         value = entry[self.metric]
         if value is None:
             return
         if entry["epoch"] not in self.known:
+            self.known.add(entry["epoch"])
             self.trial.report(value, entry["epoch"])
-        if self.search.about["pruned"] and self.trial.should_prune():
-            raise _NotWorthIt
+        if self.search.study.about["pruned"] and self.trial.should_prune():
+            raise NotWorthIt
 
 
 def _optuna() -> None:

@@ -1,0 +1,177 @@
+"""Streams side by side: the risk as time goes, and beneath it what each event added to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from onlinecde.plots.look import BLUE, FAINT, INK, RULE, VERMILLION, house_style
+
+_LARGEST = 14.0
+"""Diameter of the largest circle, in points."""
+
+
+@dataclass(frozen=True)
+class ExplainedStream:
+    """One stream: what the model says of it, and what each channel's events and time added."""
+
+    stream: str
+    title: str
+    unit: str
+    """Of time"""
+    times: list[float]
+    """(point,) of the curve"""
+    risk: list[float]
+    """(point,)"""
+    start: float
+    """Log-odds after the first row"""
+    added: dict[str, list[tuple[float, float]]]
+    """By channel, "time" and "others" among them: (time, log-odds added), rows at which any was"""
+    positive: list[tuple[float, float]]
+    """Stretches of time in which the label is 1"""
+    event: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def contributions_figure(streams: Sequence[ExplainedStream]) -> Figure:
+    """Draw a column for each stream: the risk above, the contributions of its channels below.
+
+    A circle is what the events of a channel at one time added to the log-odds, its area the size:
+    up in one colour, down in another. The start and all circles of a stream add up to its curve.
+
+    >>> one = ExplainedStream("a", "Stream a", "hours", [0, 1], [0.1, 0.2], -2.2,
+    ...                       {"heart rate": [(1.0, 0.8)]}, [])
+    >>> len(contributions_figure([one]).axes)
+    2
+    """
+    if not streams:
+        raise ValueError("there is no stream to draw: give at least one.")
+    most = max((abs(v) for s in streams for line in s.added.values() for _, v in line), default=1.0)
+    lines = max(len(stream.added) for stream in streams)
+    width, height = 4.4 * len(streams) + 0.4, 2.9 + 0.27 * lines
+    with house_style():
+        figure = Figure(figsize=(width, height), facecolor="white")
+        grid = figure.subplots(
+            2, len(streams), squeeze=False, sharex="col", height_ratios=[1.9, 0.27 * lines]
+        )
+        top = 1.12 * max(max(stream.risk) for stream in streams)
+        for number, stream in enumerate(streams):
+            _risk(grid[0, number], stream, top, first=number == 0)
+            _added(grid[1, number], stream, lines, most)
+        figure.legend(handles=_keys(most), loc="lower center", ncols=6, frameon=False, fontsize=9.5)
+        figure.subplots_adjust(
+            left=1.25 / width,
+            right=1 - 0.15 / width,
+            top=1 - 0.5 / height,
+            bottom=0.95 / height,
+            wspace=1.15 / (width / len(streams) - 1.15),
+            hspace=0.12,
+        )
+    return figure
+
+
+def _risk(axis: Axes, stream: ExplainedStream, top: float, *, first: bool) -> None:
+    _bare(axis)
+    for start, end in stream.positive:
+        axis.axvspan(start, end, color=VERMILLION, alpha=0.12, linewidth=0, zorder=0)
+    if stream.event is not None:
+        axis.axvline(stream.event, color=VERMILLION, linewidth=1.2)
+    axis.plot(stream.times, np.asarray(stream.risk) * 100, color=INK, linewidth=1.4)
+    axis.set_ylim(0, top * 100)
+    axis.set_title(stream.title, loc="left", fontsize=11, fontweight="bold", color=INK, pad=8)
+    if first:
+        axis.set_ylabel("risk, %")
+    axis.grid(axis="y", color=RULE, linewidth=0.6, alpha=0.7)
+
+
+def _added(axis: Axes, stream: ExplainedStream, lines: int, most: float) -> None:
+    _bare(axis)
+    axis.spines["left"].set_visible(False)
+    if stream.event is not None:
+        axis.axvline(stream.event, color=VERMILLION, linewidth=1.2)
+    for place, line in enumerate(stream.added.values()):
+        axis.axhline(place, color=RULE, linewidth=0.6, zorder=0)
+        for up, size, times in _circles(line, most):
+            axis.plot(
+                times,
+                [place] * len(times),
+                "o",
+                markersize=size,
+                color=VERMILLION if up else BLUE,
+                alpha=0.75,
+                markeredgewidth=0,
+            )
+    axis.set_ylim(lines - 0.4, -0.6)
+    axis.set_yticks(range(len(stream.added)), list(stream.added))
+    axis.set_xlabel(stream.unit)
+
+
+def _bare(axis: Axes) -> None:
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.tick_params(length=0)
+    axis.margins(x=0.02)
+
+
+def _circles(
+    line: Sequence[tuple[float, float]], most: float
+) -> list[tuple[bool, float, list[float]]]:
+    """Up or down, diameter and times of what is large enough to be seen; the large ones first.
+
+    Diameters go in half points: circles of one size are one shape in an SVG, and the file small.
+    """
+    found: dict[tuple[bool, float], list[float]] = {}
+    for time, value in line:
+        size = round(2 * _diameter(value, most)) / 2
+        if size:
+            found.setdefault((value > 0, size), []).append(time)
+    order = sorted(found.items(), key=lambda item: (-item[0][1], item[0][0]))
+    return [(up, size, times) for (up, size), times in order]
+
+
+def _diameter(value: float, most: float) -> float:
+    """In points; the area is as large as the value."""
+    return _LARGEST * (abs(value) / most) ** 0.5
+
+
+def _keys(most: float) -> list[Artist]:
+    """What the colours and the areas are."""
+
+    def circle(colour: str, size: float, label: str) -> Line2D:
+        return Line2D(
+            [],
+            [],
+            linestyle="none",
+            marker="o",
+            color=colour,
+            markersize=size,
+            markeredgewidth=0,
+            label=label,
+        )
+
+    step = _plain(most / 2)
+    large, small = _diameter(step, most), _diameter(step / 4, most)
+    return [
+        circle(VERMILLION, small, "raised the log-odds"),
+        circle(BLUE, small, "lowered them"),
+        circle(FAINT, large, f"by {step:g}"),
+        circle(FAINT, small, f"by {step / 4:g}"),
+        Patch(color=VERMILLION, linewidth=0, alpha=0.15, label="label is 1"),
+        Line2D([], [], color=VERMILLION, linewidth=1.2, label="event"),
+    ]
+
+
+def _plain(size: float) -> float:
+    """The nearest of 1, 2 and 4 times a power of ten, at or below."""
+    unit = 10.0 ** np.floor(np.log10(size))
+    return float(max(times * unit for times in (1, 2, 4) if times * unit <= size))

@@ -1,0 +1,234 @@
+"""docs/results.md and README say what the committed results say, and nothing edited by hand."""
+
+import json
+import re
+import shutil
+
+import pytest
+from benchmarks.epoch_picture import epoch_figure, epoch_table
+from benchmarks.results_page import (
+    IMAGES,
+    PAGE,
+    README,
+    RESULTS,
+    page,
+    pictures,
+    read_all,
+    with_results,
+)
+
+from onlinecde.experiments.publishing import FORMAT
+
+MARKS = "<!-- results -->\n<!-- /results -->"
+
+
+def test_the_page_is_made_from_the_results():
+    assert PAGE.read_text() == page(), "run: python -m benchmarks.results_page"
+
+
+def test_readme_shows_the_results():
+    text = README.read_text()
+    assert text == with_results(text), "run: python -m benchmarks.results_page"
+
+
+def test_the_pictures_of_the_page_are_there():
+    for name in re.findall(r"images/(results-\S+)\.png", PAGE.read_text()):
+        assert (IMAGES / f"{name}.png").exists()
+        assert (IMAGES / f"{name}.svg").exists()
+
+
+def place(row, column, tests, *, metric="accuracy", published=None, **more):
+    runs = [
+        {
+            "seed": seed,
+            "test": test,
+            "validation": test,
+            "test_metrics": {"auprc": test / 2, "utility": test / 3},
+            "epochs": 7,
+            "best_epoch": 4,
+            "nfe_per_epoch": 1200,
+            "nfe_counted": "one epoch of the trained model",
+            "seconds_per_epoch": 1.5,
+            "seconds": 10.5,
+            "seconds_this_start": 11.0,
+            "peak_memory_bytes": 2**21,
+            "finished": "2026-11-15T00:00:00+00:00",
+            "made": 0,
+        }
+        for seed, test in enumerate(tests)
+    ]
+    return {
+        "row": row,
+        "column": column,
+        "metric": metric,
+        "data": "made",
+        "model": "neural-cde",
+        "settings": {},
+        "streams": {"train": 70, "validation": 15, "test": 15},
+        "weights": 1234,
+        "published": published,
+        "runs": runs,
+        "failures": [],
+        **more,
+    }
+
+
+def published(folder, name, places, **more):
+    content = {
+        "format": FORMAT,
+        "table": name,
+        "command": f"onlinecde reproduce {name}",
+        "protocol": "clean",
+        "budget": "full",
+        "demo": False,
+        "title": "made",
+        "about": "made",
+        "down": "data set",
+        "across": "control",
+        "transposed": False,
+        "solver": {"method": "dopri5"},
+        "made": [
+            {
+                "commit": "0123456789abcdef+",
+                "source": "x",
+                "versions": {"onlinecde": "1", "torch": "2"},
+                "hardware": {"processor": "one", "threads": 2, "gpu": "a GPU", "side_by_side": 4},
+            }
+        ],
+        "places": places,
+        **more,
+    }
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps(content))
+    return file
+
+
+@pytest.fixture
+def folder(tmp_path):
+    paper = {"mean": 98.6, "std": 0.5, "nfe": 7.9}
+    published(
+        tmp_path,
+        "controls",
+        [
+            place("CharacterTrajectories", "linear", [0.97, 0.98, 0.96]),
+            place("CharacterTrajectories", "rectilinear", [0.99, 0.98, 0.97], published=paper),
+            place("BeijingPM10", "linear", [77.0, 78.0], metric="rmse"),
+            place("BeijingPM10", "rectilinear", [79.0, 76.5], metric="rmse"),
+        ],
+    )
+    published(
+        tmp_path,
+        "physionet-2019",
+        [
+            place("Sepsis, hourly", "GRU", [0.71, 0.72], metric="auc"),
+            place("Sepsis, hourly", "Online NCDE", [0.75, 0.76], metric="auc"),
+        ],
+    )
+    return tmp_path
+
+
+def test_numbers_come_from_the_files_and_change_with_them(folder):
+    text = page(folder)
+    assert "| 97.0 ± 1.0 | **98.0 ± 1.0** (98.6 ± 0.5) |" in text
+    assert "| **77.5 ± 0.7** | 77.8 ± 1.8 |" in text, "less RMSE is better"
+    assert "| Online NCDE | **0.755 ± 0.007** | 0.378 ± 0.004 | 0.252 ± 0.002 |" in text
+    assert "1.2 (7.9)" in text
+    assert "commit 0123456789ab+" in text.lower()
+    assert "a GPU" in text
+    assert "4 runs at a time" in text
+    file = folder / "controls.json"
+    told = json.loads(file.read_text())
+    told["places"][0]["runs"][0]["test"] = 0.94
+    file.write_text(json.dumps(told))
+    assert page(folder) != text
+    assert "| 96.0 ± 2.0 |" in page(folder)
+
+
+def test_what_was_not_measured_is_left_out(folder):
+    text = page(folder)
+    for absent in ("SpeechCommands", "BeijingPM2.5", "Death in hospital", "What single errors"):
+        assert absent not in re.sub(r"\(#.*?\)", "", text)
+    assert "TODO" not in text
+    assert "not run" not in text
+    empty = folder / "empty"
+    empty.mkdir()
+    assert "## Four control paths" not in page(empty)
+    assert "|" not in with_results(MARKS, empty)
+
+
+def test_a_place_that_was_not_run_is_empty_and_one_that_failed_says_so(folder):
+    failed = place("BeijingPM10", "Hermite", [], metric="rmse", failures=["ValueError: too wide"])
+    told = json.loads((folder / "controls.json").read_text())
+    published(folder, "controls", [*told["places"], failed])
+    row = next(line for line in page(folder).splitlines() if line.startswith("| BeijingPM10 (RMSE"))
+    assert row.endswith("| failed |")
+    row = next(line for line in page(folder).splitlines() if line.startswith("| Character"))
+    assert row.endswith("|  |")
+
+
+def test_readme_names_the_best_of_the_others(folder):
+    def found(value, low, high):
+        return {"value": value, "low": low, "high": high, "reason": None}
+
+    def one(model):
+        metrics = {"auc": found(0.75, 0.74, 0.76), "auprc": found(0.1, None, None)}
+        return {
+            "model": model,
+            "metrics": metrics,
+            "subjects": 3050,
+            "labels_given": 118310,
+            "positive": 2572,
+            "bootstrap": 1000,
+        }
+
+    near, far = {"auc": found(0.01, 0.002, 0.02)}, {"auc": found(0.05, 0.03, 0.07)}
+    told = {
+        "format": "onlinecde evaluation 1",
+        "command": "onlinecde evaluate a --against b --against c",
+        "commit": None,
+        "hardware": {"processor": "one"},
+        "evaluation": one("Online NCDE"),
+        "against": [one("GRU"), one("GRU-D")],
+        "differences": [far, near],
+    }
+    (folder / "sepsis.json").write_text(json.dumps(told))
+    text = with_results(MARKS, folder)
+    assert "+0.010 beside GRU-D, the best of the others (+0.002 to +0.020" in text
+    assert "| GRU | 0.750 (0.740 to 0.760) | 0.100 | +0.050 (+0.030 to +0.070) |" in page(folder)
+
+
+def test_pictures_are_drawn_of_what_is_there(folder):
+    drawn = pictures(folder)
+    assert "results-controls" in drawn
+    assert "results-patients" not in drawn
+    titles = [axis.get_title(loc="left") for axis in drawn["results-controls"].axes]
+    assert titles[:2] == ["CharacterTrajectories", "BeijingPM10"]
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    shutil.copy(RESULTS.parent / "benchmarks" / "results" / "live.json", tmp_path)
+    with pytest.raises(SystemExit, match=r"live\.json is none of"):
+        read_all(tmp_path)
+
+
+def test_an_epoch_is_the_best_step_times_the_batches():
+    told = {
+        "settings": {
+            "batches": 50,
+            "stays": 50_538,
+            "rows": 72,
+            "channels": 37,
+            "observed": 0.15,
+            "streams": 1024,
+        },
+        "hardware": {"gpu": None, "cpu": "one", "threads": 2},
+        "results": [
+            {"library": "a peer", "step_best_s": 0.4, "memory": 2**31},
+            {"library": "onlinecde NeuralCDE", "step_best_s": 0.02, "memory": None},
+        ],
+    }
+    lines = epoch_table(told).splitlines()
+    assert lines[2] == "| onlinecde NeuralCDE | 20.0 ms | 1.00 s | 1.0x |  |"
+    assert lines[3] == "| a peer | 400.0 ms | 20.00 s | 20.0x | 2.00 GiB |"
+    labels = [text.get_text() for text in epoch_figure(told).axes[0].texts]
+    assert labels == ["1.00 s", "20 s"]
