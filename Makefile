@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-gpu check bench clean
+.PHONY: install demo test test-scale test-gpu check bench clean
 
 install: $(STAMP)
 
@@ -17,7 +17,11 @@ demo: install
 	$(BIN)/onlinecde demo
 
 test: install
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not scale"
+
+# Spark and Ray: clusters of several processes, started and killed. Skipped where Java is missing.
+test-scale: install
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m scale
 
 # On a machine with a CUDA device; PYTHON may be any that has torch, triton, pytest and hypothesis.
 test-gpu:

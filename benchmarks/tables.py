@@ -101,16 +101,20 @@ def sizing_table() -> str:
     """Cores, delays and states by the number of streams."""
     content = read("sizing")
     lines = [
-        "| streams, one row a minute | how | cores | time spent on rows | delay p50 | p99 | newest states |",
+        "| streams, one row a minute | how | cores | time spent on rows | delay p50 | p99 | states |",
         "|---|---|---|---|---|---|---|",
     ]
     for one in content["results"]:
         lines.append(
             f"| {one['streams']:,} | {one['how']} | {one['cores']} | {one['row_share']:.1%} | "
-            f"{shown(one['p50'])} s | {shown(one['p99'])} s | {shown(one['state_gb'])} GB |"
+            f"{shown(1e3 * one['p50'])} ms | {shown(1e3 * one['p99'])} ms | {shown(one['state_gb'])} GB |"
         )
     return "\n".join(
-        [*lines, "", f"`{content['command']}`, {content['date'][:10]}, from the two files above."]
+        [
+            *lines,
+            "",
+            f"`{content['command']}`, {content['date'][:10]}, from `streaming.json` and `spark.json`.",
+        ]
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from onlinecde.version import __version__
 
 if TYPE_CHECKING:
-    from onlinecde import audit, controls, data, streaming, training
+    from onlinecde import audit, controls, data, scale, streaming, training
     from onlinecde.artifacts import load, save
     from onlinecde.controls import Encoding, Measurability, recommend
     from onlinecde.models import GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE
@@ -47,6 +47,7 @@ _MODULES = (
     "data",
     "kernels",
     "models",
+    "scale",
     "series",
     "solvers",
     "streaming",
@@ -76,6 +77,7 @@ __all__ = [
     "load",
     "recommend",
     "save",
+    "scale",
     "solve",
     "streaming",
     "training",

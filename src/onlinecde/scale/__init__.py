@@ -4,7 +4,10 @@ Each needs its extra (`pip install "onlinecde[spark]"`, `"onlinecde[ray]"`) and 
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onlinecde.scale import ray, spark
 
 __all__ = ["ray", "spark"]
 

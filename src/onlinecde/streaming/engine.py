@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from onlinecde.models import OnlineModel
-from onlinecde.streaming import questions, reading
+from onlinecde.streaming import moving, questions, reading
 from onlinecde.streaming.applying import apply_batch
 from onlinecde.streaming.errors import StreamingError, UnknownStream
 from onlinecde.streaming.events import Answers, Event, EventBatch, Outcome, Receipts
@@ -206,6 +206,30 @@ class Engine:
         with self._ready() as following:
             slot = np.array([self._slot(following, stream)])
             return following.codec.encode(following.residents.newest(slot))[0]
+
+    def export(self, stream: str) -> bytes:
+        """A stream as a parcel: what another engine or a Spark job needs to go on with it exactly.
+
+        It holds the newest state, and the rows within the allowed lateness; earlier history stays here.
+        """
+        with self._ready() as following:
+            slot = self._slot(following, stream)
+            held = following.residents
+            states = self.store.states([int(held.number[slot])])
+            if not states:
+                raise StreamingError(f"stream {stream!r} has no row yet.", "no_rows")
+            found = self.store.streams([states[0].stream])[0]
+            since = states[0].time - following.settings.lateness
+            return moving.pack(self.store, found, states[0], since)
+
+    def take(self, parcels: Iterable[bytes]) -> list[str]:
+        """Go on with streams that were followed elsewhere, all of them or, where one is refused, none.
+
+        Raises StreamingError for streams that are known already, parcels of another model, and those
+        whose rows do not reach back as far as the lateness allowed here.
+        """
+        with self._ready() as following:
+            return moving.take_in(following, parcels, self.clock())
 
     def __contains__(self, stream: object) -> bool:
         with self._ready() as following:

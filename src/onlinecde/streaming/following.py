@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from onlinecde.models import StreamState
+from onlinecde.models import OnlineModel, StreamState
 from onlinecde.streaming.codec import StateCodec
 from onlinecde.streaming.errors import ModelMismatch, StreamingError
 from onlinecde.streaming.events import Outcome, Refusal
@@ -85,7 +85,7 @@ class Following:
         self.served, self.model, self.store, self.settings = served, served.model, store, settings
         if self.model.device.type != "cpu":
             raise StreamingError("the engine runs on the CPU: give it model.cpu().", "model_device")
-        self.limits = _limits(served, horizon)
+        self.limits = limits_of(self.model, horizon)
         self.codes = {name: number for number, name in enumerate(served.channels)}
         static = self.model.static
         with torch.no_grad():
@@ -151,14 +151,16 @@ class Following:
         """Give streams in memory the states they have in the store."""
         held = self.residents
         slots = np.array([held.slot_of[stream.name] for stream in streams])
-        for slot, stream in zip(slots.tolist(), streams, strict=True):
-            state = stored[stream.number]
-            held.rows[slot], held.since[slot] = state.rows, state.since
-            held.first[slot], held.last[slot] = state.first, state.time
-            held.received[slot] = state.received
-            held.previous[slot] = np.nan if state.previous is None else state.previous
-            held.outputs[slot] = said = np.frombuffer(state.outputs, "<f8")
-            held.watched[slot] = self.watched(said)
+        found = [stored[stream.number] for stream in streams]
+        held.rows[slots] = [state.rows for state in found]
+        held.since[slots] = [state.since for state in found]
+        held.first[slots] = [state.first for state in found]
+        held.last[slots] = [state.time for state in found]
+        held.received[slots] = [state.received for state in found]
+        held.previous[slots] = np.array([state.previous for state in found], np.float64)
+        said = np.frombuffer(b"".join(state.outputs for state in found), "<f8")
+        held.outputs[slots] = said = said.reshape(len(found), self.model.outputs)
+        held.watched[slots] = self.watched(said)
         held.checkpointed[slots] = np.inf  # not looked up: a cut is asked for in any case
         held.kept[slots] = 0
         held.push(slots, held.last[slots], states)
@@ -253,11 +255,12 @@ class Following:
         return self.probabilities(outputs)[..., self.settings.output]
 
 
-def _limits(served: ServedModel, horizon: float | None) -> Limits:
-    encoding = getattr(served.model, "encoding", None)
+def limits_of(model: OnlineModel, horizon: float | None) -> Limits:
+    """What times and values a model can take; horizon as in `Engine`."""
+    encoding = getattr(model, "encoding", None)
     middle = 0.0 if encoding is None else float(encoding.time_shift)
     scale = 1.0 if encoding is None else float(encoding.time_scale)
     reach = HORIZON * scale if horizon is None else horizon
     if not reach > 0:
         raise StreamingError(f"horizon is {reach}: give a positive time.", "setting_bad")
-    return Limits(middle - reach, middle + reach, float(torch.finfo(served.model.dtype).max))
+    return Limits(middle - reach, middle + reach, float(torch.finfo(model.dtype).max))

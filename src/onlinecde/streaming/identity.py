@@ -30,6 +30,20 @@ class ServedModel:
 def served_model(
     model: OnlineModel | str | os.PathLike[str], channels: Sequence[str] | None = None
 ) -> ServedModel:
+    """A model that can follow streams, as `named_model` finds it; one that cannot is refused."""
+    found = named_model(model, channels)
+    if found.model.measurability is Measurability.OFFLINE:
+        raise StreamingError(
+            "this model needs the whole series (its control is natural_cubic), so it cannot follow "
+            "streams: train one with control='rectilinear'.",
+            "model_offline",
+        )
+    return found
+
+
+def named_model(
+    model: OnlineModel | str | os.PathLike[str], channels: Sequence[str] | None = None
+) -> ServedModel:
     """A folder that `save` wrote, or a model with names for its channels; the same model, the same hash.
 
     Channels without names are called by their positions: "0", "1", ...
@@ -46,12 +60,6 @@ def served_model(
         weights, config, kind = manifest.sha256, manifest.config, manifest.model
         channels = manifest.channels if channels is None else channels
         units = manifest.units
-    if loaded.measurability is Measurability.OFFLINE:
-        raise StreamingError(
-            "this model needs the whole series (its control is natural_cubic), so it cannot follow "
-            "streams: train one with control='rectilinear'.",
-            "model_offline",
-        )
     names = tuple(
         channels if channels is not None else (str(number) for number in range(loaded.channels))
     )

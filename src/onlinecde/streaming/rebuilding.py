@@ -36,8 +36,8 @@ def rebuild(following: Following) -> None:
         if wrong is not None:
             raise StreamingError(f"the store cannot be rebuilt: {wrong.message}", wrong.code)
     # Read before the transaction that drops the states.
-    received = {state.stream: state.received for state in store.states()}
-    store.rebuild(following.served.hash, _commits(following, _positions(following), received))
+    known = {state.stream: (state.received, state.rows) for state in store.states()}
+    store.rebuild(following.served.hash, _commits(following, _positions(following), known))
     following.doubtful, following.sequence = True, -1
 
 
@@ -49,12 +49,13 @@ def repair(following: Following, stream: StreamRecord) -> None:
             "take the store from a backup, or forget the stream.",
             "rows_pruned",
         )
-    last = {state.stream: state.received for state in following.store.states([stream.number])}
-    if not last:
+    states = following.store.states([stream.number])
+    if not states:
         return
+    known = {stream.number: (states[0].received, states[0].rows)}
     same = {number: number for number in range(following.model.channels)}
     totals = following.totals.text()
-    commit = _commit(following, [stream], last, following.sequence + 1, totals, same)
+    commit = _commit(following, [stream], known, following.sequence + 1, totals, same)
     commit.cuts = [(stream.number, float("-inf"))]
     following.doubtful = True
     following.store.commit(commit)
@@ -74,7 +75,7 @@ def _positions(following: Following) -> dict[int, int]:
 
 
 def _commits(
-    following: Following, positions: dict[int, int], received: dict[int, float]
+    following: Following, positions: dict[int, int], known: dict[int, tuple[float, int]]
 ) -> Iterator[Commit]:
     store, head = following.store, following.store.head()
     totals = Totals.read(head.totals)
@@ -84,7 +85,7 @@ def _commits(
         some = [s for s in streams[start : start + TOGETHER] if store.rows(s.number, newest=1)]
         if some:
             sequence += 1
-            yield _commit(following, some, received, sequence, totals.text(), positions)
+            yield _commit(following, some, known, sequence, totals.text(), positions)
 
 
 def _moved(record: RowRecord, positions: dict[int, int]) -> RowRecord:
@@ -101,13 +102,20 @@ def _moved(record: RowRecord, positions: dict[int, int]) -> RowRecord:
 def _commit(
     following: Following,
     streams: list[StreamRecord],
-    received: dict[int, float],
+    known: dict[int, tuple[float, int]],
     sequence: int,
     totals: str,
     positions: dict[int, int],
 ) -> Commit:
-    """The rows of some streams under the model."""
+    """The rows of some streams under the model; known: when each was changed last, how many rows it has."""
     model, records = following.model, [following.store.rows(s.number) for s in streams]
+    for stream, own in zip(streams, records, strict=True):
+        if stream.number in known and len(own) < known[stream.number][1]:
+            raise StreamingError(
+                f"stream {stream.name!r} came from elsewhere without its first rows, so it cannot be "
+                "integrated again: forget it.",
+                "rows_pruned",
+            )
     flat = [_moved(record, positions) for own in records for record in own]
     with torch.no_grad():
         if model.static:  # one by one, as live
@@ -128,7 +136,7 @@ def _commit(
             f"stream {name!r}: its row at {row.time!r} has no finite state under this model.",
             "not_finite",
         )
-    when = max((received[s.number] for s in streams if s.number in received), default=0.0)
+    when = max((known[s.number][0] for s in streams if s.number in known), default=0.0)
     commit = Commit(sequence, when, totals)
     outputs = [said.astype("<f8").tobytes() for said in done.outputs]
     commit.rows = [
@@ -153,7 +161,7 @@ def _commit(
                 0,
                 flat[end - length].time,
                 float(watched[end - 2]) if length > 1 else None,
-                received.get(stream.number, when),
+                known.get(stream.number, (when, 0))[0],
                 outputs[end - 1],
                 bodies[place],
             )

@@ -1,0 +1,170 @@
+"""The streams of one bucket for one micro-batch: the engine's own code on a store that lives that long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from onlinecde.scale.spark.columns import answer_frame
+from onlinecde.scale.spark.plan import Plan
+from onlinecde.streaming.applying import apply_batch
+from onlinecde.streaming.events import EventBatch, Receipts
+from onlinecde.streaming.following import Following, Settings, Totals
+from onlinecde.streaming.identity import ServedModel
+from onlinecde.streaming.memory_store import MemoryStore
+from onlinecde.streaming.moving import (
+    Outline,
+    PackedRow,
+    Parcel,
+    check,
+    check_reach,
+    extended,
+    outline,
+    pack,
+    put_outline,
+    put_past,
+    unpack,
+)
+from onlinecde.streaming.store import CheckpointRecord, Commit, RevisedRecord, RowRecord
+
+
+class BucketStore(MemoryStore):
+    """A store out of parcels, each opened when its rows are first asked for; remembers its newest commit."""
+
+    noted: Commit
+
+    def __init__(self, model: str, parcels: Iterable[bytes]) -> None:
+        super().__init__()
+        self.adopt(model)
+        self.closed: dict[int, bytes] = dict(enumerate(parcels, 1))
+        self.opened: dict[int, Parcel] = {}
+        many = len(self.closed)
+        self.commit(Commit(1, 0.0, Totals(streams=many, next_stream=many + 1).text()))
+
+    def commit(self, commit: Commit) -> None:
+        super().commit(commit)
+        self.noted = commit
+
+    def put(self, told: Mapping[int, Outline]) -> None:
+        """Make the streams of the closed parcels known."""
+        commit = self._aside()
+        for number, one in told.items():
+            put_outline(commit, number, one)
+        self._apply(commit)
+
+    def open(self, stream: int) -> None:
+        """Open the parcel of a stream, if it has one that is still closed."""
+        if stream in self.closed:
+            commit = self._aside()
+            self.opened[stream] = unpack(self.closed.pop(stream))
+            put_past(commit, stream, self.opened[stream])
+            self._apply(commit)
+
+    def _aside(self) -> Commit:
+        """A commit of what was there all along: it does not count."""
+        return Commit(self._sequence, 0.0, self._totals or "")
+
+    def rows(
+        self,
+        stream: int,
+        since: float = float("-inf"),
+        until: float = float("inf"),
+        *,
+        newest: int | None = None,
+    ) -> list[RowRecord]:
+        self.open(stream)
+        return super().rows(stream, since, until, newest=newest)
+
+    def checkpoint(self, stream: int, before: float) -> CheckpointRecord | None:
+        self.open(stream)
+        return super().checkpoint(stream, before)
+
+    def revised(self, stream: int) -> list[RevisedRecord]:
+        self.open(stream)
+        return super().revised(stream)
+
+
+class Bucket:
+    """Streams out of their parcels, followed as an `Engine` would, and put back into parcels."""
+
+    def __init__(self, served: ServedModel, plan: Plan, parcels: Iterable[bytes]) -> None:
+        self.plan, self.store = plan, BucketStore(served.hash, parcels)
+        self.told: dict[int, Outline] = {}
+        for number, body in self.store.closed.items():
+            check(body)
+            self.told[number] = outline(body)
+            check_reach(self.told[number], plan.lateness)
+        self.store.put(self.told)
+        endless = 2**62
+        settings = Settings(
+            lateness=plan.lateness,
+            ahead=float("inf") if plan.ahead is None else plan.ahead,
+            recent=1,  # states are not kept beyond the micro-batch
+            checkpoint_rows=plan.checkpoint_rows,
+            resident=endless,
+            most_streams=endless,
+            threshold=None,
+            output=0,
+        )
+        self.following = Following(served, self.store, settings, plan.horizon)
+        self.following.settle()
+
+    def apply(self, batch: EventBatch, received: float) -> Receipts:
+        """A micro-batch by the engine's rules."""
+        return apply_batch(self.following, batch, received)
+
+    def answers(self) -> Any:
+        """The answers after rows that are new, or that are others than before, as a frame."""
+        commit, following = self.store.noted, self.following
+        before = {(n, row[0]) for n, parcel in self.store.opened.items() for row in parcel.rows}
+        changed = {(one[0], one[1]) for one in commit.revised}
+        told = [row for row in commit.rows if (row[0], row[1]) not in before or row[:2] in changed]
+        if not told:
+            return None
+        names = {stream.number: stream.name for stream in self.store.streams()}
+        revisions: dict[tuple[int, float], int] = {}
+        for number in {one[0] for one in commit.revised}:
+            for one in self.store.revised(number):
+                place = one.stream, one.time
+                revisions[place] = revisions.get(place, 0) + 1
+        outputs = np.frombuffer(b"".join(row[5] for row in told), "<f8")
+        outputs = outputs.reshape(len(told), following.model.outputs)
+        return answer_frame(
+            [names[row[0]] for row in told],
+            [row[1] for row in told],
+            "row",
+            outputs=outputs,
+            probabilities=following.probabilities(outputs),
+            revision=[revisions.get((row[0], row[1]), 0) for row in told],
+        )
+
+    def packed(self, origins: Mapping[str, float], tick: float | None) -> dict[str, bytes]:
+        """Parcels of the streams that the micro-batch changed, by name.
+
+        origins: the wall clock at time 0 of streams that may be new. tick: the last one answered, by the
+        wall clock; rows after it are kept, for answers between rows.
+        """
+        store, found = self.store, {}
+        rows: dict[int, list[PackedRow]] = {}
+        for number, when, _, *row in store.noted.rows:
+            rows.setdefault(number, []).append((when, *row))
+        for number in {one[0] for one in store.noted.checkpoints}:
+            store.open(number)  # a parcel is extended by rows only
+        streams, states = store.streams(list(rows)), store.states(list(rows))
+        for stream, state in zip(streams, states, strict=True):
+            if stream.origin is None:
+                stream = stream._replace(origin=origins.get(stream.name))
+            since = state.time - self.plan.lateness
+            if self.plan.every is not None and stream.origin is not None:
+                answered = float("-inf")
+                if tick is not None:
+                    answered = (tick - stream.origin) * self.plan.rate
+                since = min(since, answered)
+            body = store.closed.get(stream.number)
+            if body is not None and self.told[stream.number].next_floor >= since:
+                found[stream.name] = extended(body, stream, state, rows[stream.number])
+                continue
+            found[stream.name] = pack(store, stream, state, since)
+        return found

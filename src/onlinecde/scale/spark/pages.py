@@ -1,0 +1,32 @@
+"""Pages: the parcels of some streams in one value of Spark's state, so that one read fetches many.
+
+number of parcels u32 | their lengths u32 each | parcels
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from onlinecde.streaming.moving import stream_name
+
+
+def read_page(body: bytes) -> dict[str, bytes]:
+    """Parcels by the names of their streams.
+
+    >>> read_page(write_page([]))
+    {}
+    """
+    many = struct.unpack_from("<I", body)[0]
+    at, found = 4 + 4 * many, {}
+    for size in struct.unpack_from(f"<{many}I", body, 4):
+        parcel = body[at : at + size]
+        found[stream_name(parcel)] = parcel
+        at += size
+    return found
+
+
+def write_page(parcels: Iterable[bytes]) -> bytes:
+    """Parcels as one page."""
+    held = list(parcels)
+    return struct.pack(f"<{1 + len(held)}I", len(held), *map(len, held)) + b"".join(held)
