@@ -53,7 +53,7 @@ def start(small_model):
             url = held.enter_context(
                 in_background(create_app(engine, settings, tokens=tokens), settings)
             )
-            client = held.enter_context(httpx.Client(base_url=url, timeout=20))
+            client = held.enter_context(httpx.Client(base_url=url, timeout=60))
             return client, engine, url
 
         yield begin

@@ -147,7 +147,9 @@ def test_the_cookie_is_as_good_as_the_token_and_no_better(guarded):
     assert done.status_code == 303
     for wanted in ("HttpOnly", "SameSite=strict", "Path=/"):
         assert wanted in cookie
-    with httpx.Client(base_url=url, cookies={"onlinecde_token": texts["read+write"]}) as browser:
+    with httpx.Client(
+        base_url=url, timeout=60, cookies={"onlinecde_token": texts["read+write"]}
+    ) as browser:
         assert browser.get("/v1/model").status_code == 200
         # A browser always says where a request that changes something comes from.
         assert browser.post("/v1/events", json=EVENT).json()["error"]["code"] == "origin_missing"

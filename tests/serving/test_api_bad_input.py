@@ -71,7 +71,7 @@ def running(small_model):
     engine = Engine(small_model, channels=("heart_rate", "lactate", "oxygen", "pressure"))
     with (
         in_background(create_app(engine, settings), settings) as url,
-        httpx.Client(base_url=url) as client,
+        httpx.Client(base_url=url, timeout=60) as client,
     ):
         assert client.post("/v1/events", json=GOOD).status_code == 200
         yield client

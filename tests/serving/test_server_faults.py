@@ -83,7 +83,7 @@ def test_killed_under_load_nothing_acknowledged_is_lost(serve_process, small_mod
     assert any(sender.broken for sender in senders), "no request was broken off"
     assert all(len(sender.acknowledged) > 5 for sender in senders)
     unbroken = Engine(small_model, channels=CHANNELS)
-    with httpx.Client(base_url=server.url) as client:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
         for sender in senders:
             rows = sender.acknowledged + sender.sent[len(sender.acknowledged) :]
             for place, name in enumerate(sender.names):
@@ -110,7 +110,7 @@ def test_told_to_stop_it_commits_closes_and_ends(
     serve_process, small_model, model_folder, tmp_path, capsys
 ):
     server = serve_process()
-    with httpx.Client(base_url=server.url) as client:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
         row = {"stream": "secret patient", "time": 0, "values": {"lactate": 77.125}}
         assert client.post("/v1/events", json=row).status_code == 200
         assert client.post("/v1/events", json={**row, "channel": 1}).status_code == 422
@@ -208,7 +208,7 @@ def test_random_requests_at_once_leave_the_counts_right(start):
 
     def send(number):
         own_random = np.random.default_rng(number)
-        with httpx.Client(base_url=url) as own:
+        with httpx.Client(base_url=url, timeout=60) as own:
             for _ in range(20):
                 events = [
                     {
