@@ -9,18 +9,21 @@ from onlinecde.models import MODELS
 
 SMALL = {"channels": 3, "hidden": 5, "outputs": 2}
 CDE = {**SMALL, "width": 6}
+SEEN = {"static": 2, "static_in_path": True, "field_sees_path": True, "readout_sees_path": True}
 MODELS_AND_SETTINGS = [
     ("NeuralCDE", CDE),
     ("NeuralCDE", {**CDE, "counts": False}),
     ("NeuralCDE", {**CDE, "static": 2}),
     ("NeuralCDE", {**CDE, "field_sees_path": True}),
     ("NeuralCDE", {**CDE, "readout_sees_path": True}),
+    ("NeuralCDE", {**CDE, **SEEN}),
     ("NeuralCDE", {**CDE, "readout_width": 4}),
     ("NeuralCDE", {**CDE, "max_step": 0.4}),
     ("NeuralCDE", {**CDE, "count_scale": "log", "clip": 2.0, "gain": 0.5, "depth": 1}),
     ("NeuralCDE", {**CDE, "method": "dopri5", "rtol": 0.1, "atol": 0.01}),
     ("NeuralCDE", {**CDE, "control": "linear"}),
     ("NeuralCDE", {**CDE, "control": "linear", "field_sees_path": True, "static": 1}),
+    ("NeuralCDE", {**CDE, "control": "linear", **SEEN}),
     ("NeuralCDE", {**CDE, "control": "hermite"}),
     ("NeuralCDE", {**CDE, "control": "hermite", "counts": False, "field_sees_path": True}),
     ("NeuralCDE", {**CDE, "control": "natural_cubic"}),

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -46,6 +47,29 @@ def test_fit_returns_itself_and_knows_only_the_training_series():
         same_bits(buffer, before[name])
     scaled = encoding(test).values
     same_bits(scaled, (test.values - before["shift"]) / before["scale"])
+
+
+def test_static_features_stand_behind_the_channels_at_the_first_row():
+    """Each stream counts once in their scale, however many rows it has."""
+    random = np.random.default_rng()
+    times = [random.uniform(0.1, 1, rows).cumsum() for rows in (5, 1, 3)]
+    values = [torch.tensor(random.normal(3, 2, (len(t), 2))) for t in times]
+    static = torch.tensor(random.normal(70, 9, (3, 1)))
+    batch = SeriesBatch.from_arrays(times, values, static)
+    encoding, plain = (Encoding(2, True, static=n).double().fit(batch) for n in (1, 0))
+    torch.testing.assert_close(encoding.shift[2:], static.mean(0))
+    torch.testing.assert_close(encoding.scale[2:], static.std(0, correction=0))
+    scaled, without = encoding(batch), plain(batch)
+    same_bits(scaled.values[:, :, :2], without.values)
+    same_bits(scaled.counts[:, :, :2], without.counts)
+    torch.testing.assert_close(
+        scaled.values[:, 0, 2:], (static - static.mean(0)) / encoding.scale[2:]
+    )
+    assert scaled.values[:, 1:, 2].isnan().all()
+    assert (scaled.counts[:, :, 2] == 1).all()
+    assert (encoding.value_channels, encoding.path_channels, scaled.static) == (3, 7, 1)
+    with pytest.raises(SeriesError, match="2 static features, the encoding was made for 1"):
+        encoding(SeriesBatch.from_arrays(times, values, static.repeat(1, 2)))
 
 
 def test_padding_is_not_training_data():
@@ -190,6 +214,7 @@ def test_scaled_unix_seconds_keep_their_differences_in_float32(scheme):
     ("make", "words"),
     [
         (lambda: Encoding(0), "channels is 0"),
+        (lambda: Encoding(1, static=-1), "static is -1"),
         (lambda: Encoding(1, count_scale="sqrt"), "count_scale is 'sqrt'"),  # pyright: ignore[reportArgumentType]
     ],
 )
@@ -209,3 +234,4 @@ def test_series_with_other_channels_are_refused_and_nothing_is_learnt():
 
 def test_repr_says_what_it_encodes():
     assert repr(Encoding(30, True)) == "Encoding(channels=30, counts=True)"
+    assert repr(Encoding(30, static=2)) == "Encoding(channels=30, counts=False, static=2)"

@@ -40,6 +40,8 @@ VARIANTS = [
     {"readout_sees_path": True},
     {"field_sees_path": True, "readout_sees_path": True, "count_scale": "log", "gain": 0.5},
     {"outputs": 1, "kind": "binary", "activation": "silu", "depth": 1},
+    {"static": 2, "static_in_path": True, "field_sees_path": True, "readout_sees_path": True},
+    {"static": 2, "static_in_path": True, "counts": False},
 ]
 CONTROLS = ("rectilinear", "linear", "hermite", "natural_cubic")
 

@@ -21,6 +21,7 @@ def rows(model, streams, count):
     [
         {},
         {"static": 2, "field_sees_path": True, "readout_sees_path": True, "readout_width": 5},
+        {"static": 2, "static_in_path": True, "field_sees_path": True, "readout_sees_path": True},
         {"control": "hermite", "steps": 2},
     ],
     ids=str,

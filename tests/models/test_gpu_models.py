@@ -13,7 +13,7 @@ pytestmark = [
 ]
 
 
-def series(streams=40, rows=12, channels=6, observed=0.4, seed=0):
+def series(streams=40, rows=12, channels=6, observed=0.4, seed=0, static=0):
     g = torch.Generator().manual_seed(seed)
     times = torch.rand(streams, rows, generator=g, dtype=torch.float64).cumsum(1)
     values = torch.randn(streams, rows, channels, generator=g)
@@ -22,7 +22,9 @@ def series(streams=40, rows=12, channels=6, observed=0.4, seed=0):
     lengths[0] = rows
     many = [int(n) for n in lengths]
     return oc.SeriesBatch.from_arrays(
-        [times[i, :n] for i, n in enumerate(many)], [values[i, :n] for i, n in enumerate(many)]
+        [times[i, :n] for i, n in enumerate(many)],
+        [values[i, :n] for i, n in enumerate(many)],
+        torch.randn(streams, static, generator=g) if static else None,
     ).to("cuda")
 
 
@@ -82,14 +84,19 @@ def test_row_by_row_and_on_the_cpu_it_says_the_same(keywords):
 
 @pytest.mark.parametrize("kind", ["binary", "regression", "multiclass"])
 @pytest.mark.parametrize("final", [False, True])
-def test_a_captured_step_is_the_plain_one(kind, final):
+@pytest.mark.parametrize(
+    "keywords",
+    [{}, {"static": 2}, {"static": 2, "static_in_path": True, "readout_sees_path": True}],
+)
+def test_a_captured_step_is_the_plain_one(kind, final, keywords):
     from onlinecde.training.graphs import GraphedStep
 
-    net = model(kind=kind, field_sees_path=True, outputs=3 if kind == "multiclass" else 1)
+    outputs = 3 if kind == "multiclass" else 1
+    net = model(kind=kind, field_sees_path=True, outputs=outputs, **keywords)
     plain = copy.deepcopy(net)
     step = GraphedStep(net, streams=48, final=final)
     for seed, rows in ((0, 12), (1, 15), (2, 9), (3, 30)):
-        batch = series(rows=rows, seed=seed, streams=40 + seed)
+        batch = series(rows=rows, seed=seed, streams=40 + seed, static=net.static)
         g = torch.Generator().manual_seed(seed)
         shape = (len(batch),) if final else batch.times.shape
         labels = torch.randint(0, 2, shape, generator=g).float().cuda()

@@ -17,6 +17,7 @@ VARIANTS = [
     {"gain": 0.2, "clip": 1.5, "count_scale": "log", "count_gain": 0.3},
     {"field_sees_path": True, "readout_sees_path": True, "readout_width": 5},
     {"static": 2},
+    {"static": 2, "static_in_path": True, "field_sees_path": True, "readout_sees_path": True},
 ]
 
 

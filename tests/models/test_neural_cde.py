@@ -80,6 +80,7 @@ VARIANTS = [
     {"field_sees_path": True, "readout_sees_path": True, "readout_width": 4},
     {"count_scale": "log", "count_gain": 0.3, "gain": 0.5, "clip": 1.0, "activation": "silu"},
     {"static": 2, "field_sees_path": True, "kind": "multiclass", "outputs": 3},
+    {"static": 2, "static_in_path": True, "field_sees_path": True, "readout_sees_path": True},
 ]
 
 
@@ -192,7 +193,14 @@ class TestTheMergeRule:
     """Events of one instant: in any order, together or one by one, the same row and the same state."""
 
     @pytest.mark.parametrize(
-        "variant", [{}, {"static": 2}, {"field_sees_path": True}, {"counts": False}]
+        "variant",
+        [
+            {},
+            {"static": 2},
+            {"field_sees_path": True},
+            {"counts": False},
+            {"static": 2, "static_in_path": True, "field_sees_path": True},
+        ],
     )
     @pytest.mark.parametrize("row", [0, 1, 3])
     @pytest.mark.parametrize("grad", [False, True], ids=["live", "grad"])

@@ -36,12 +36,15 @@ def trial_batch_for(
     made = trial_batch(seed, streams=streams, rows=rows, channels=model.channels, missing=missing)
     generator = np.random.default_rng(seed)
     times, values = made.times, made.values
-    encoding = getattr(model, "encoding", None)
-    if encoding is not None:
-        times = times * encoding.time_scale.cpu() + encoding.time_shift.cpu()
-        values = values * encoding.scale.cpu() + encoding.shift.cpu()
     lengths = torch.from_numpy(generator.integers(max(2, rows // 2), rows + 1, streams))
     lengths[0] = rows
     static = torch.from_numpy(generator.normal(size=(streams, model.static)))
+    encoding = getattr(model, "encoding", None)
+    if encoding is not None:
+        times = times * encoding.time_scale.cpu() + encoding.time_shift.cpu()
+        scale, shift = encoding.scale.cpu(), encoding.shift.cpu()
+        values = values * scale[: model.channels] + shift[: model.channels]
+        if encoding.static:
+            static = static * scale[model.channels :] + shift[model.channels :]
     batch = SeriesBatch.from_padded(times, values, lengths, static if model.static else None)
     return batch.to(model.device, model.dtype)

@@ -29,6 +29,8 @@ class EncodedSeries:
     """(stream,) int64"""
     streams: tuple[Hashable, ...]
     """The streams' names, for messages."""
+    static: int = 0
+    """How many of the channels, the last ones, are static features: told at the first row, once."""
 
 
 class Encoding(nn.Module):
@@ -37,6 +39,9 @@ class Encoding(nn.Module):
     - time: `(t - time_shift) / time_scale`
     - values: `(x - shift) / scale`, clipped to `clip` scales where that is given, times `gain`
     - counts: `count_gain * c`, or `count_gain * log(1 + c)` with `count_scale="log"`
+
+    `static` features, where they are to be seen too, stand behind the channels: scaled as values
+    are, observed once, at a stream's first row.
 
     `fit` learns shifts and scales from training series; they are buffers and travel with a saved
     model. Without `fit` they are 0 and 1.
@@ -54,6 +59,7 @@ class Encoding(nn.Module):
         channels: int,
         counts: bool = False,
         *,
+        static: int = 0,
         gain: float = 1.0,
         clip: float | None = None,
         count_scale: Literal["linear", "log"] = "linear",
@@ -64,14 +70,16 @@ class Encoding(nn.Module):
             raise ValueError(f"channels is {channels}: give at least 1.")
         if count_scale not in ("linear", "log"):
             raise ValueError(f"count_scale is {count_scale!r}: choose 'linear' or 'log'.")
-        self.channels, self.counts = channels, counts
+        if static < 0:
+            raise ValueError(f"static is {static}: give 0 or more.")
+        self.channels, self.counts, self.static = channels, counts, static
         self.gain, self.clip = gain, clip
         self.count_scale, self.count_gain = count_scale, count_gain
         # Times are float64 whatever the model's dtype: `_apply` below keeps them so.
         self.register_buffer("time_shift", torch.zeros((), dtype=torch.float64))
         self.register_buffer("time_scale", torch.ones((), dtype=torch.float64))
-        self.register_buffer("shift", torch.zeros(channels))
-        self.register_buffer("scale", torch.ones(channels))
+        self.register_buffer("shift", torch.zeros(channels + static))
+        self.register_buffer("scale", torch.ones(channels + static))
 
     def _apply(self, fn, recurse: bool = True):
         shift, scale = self.time_shift, self.time_scale
@@ -82,9 +90,14 @@ class Encoding(nn.Module):
         return self
 
     @property
+    def value_channels(self) -> int:
+        """Channels that have a value: those observed and, behind them, static features."""
+        return self.channels + self.static
+
+    @property
     def path_channels(self) -> int:
         """Channels of an encoded path: time, values and, with counts, counts."""
-        return 1 + self.channels * (2 if self.counts else 1)
+        return 1 + self.value_channels * (2 if self.counts else 1)
 
     def fit(self, batch: SeriesBatch) -> Encoding:
         """Learn shift and scale (mean and standard deviation) from training series; returns itself.
@@ -92,7 +105,7 @@ class Encoding(nn.Module):
         A channel never observed, or always the same, keeps scale 1.
         """
         self._check(batch)
-        real, values = batch.real, batch.values.double()
+        real, values = batch.real, self._told(batch).double()
         self.time_shift, self.time_scale = (
             moment.squeeze() for moment in _mean_and_deviation(batch.times[real][:, None])
         )
@@ -103,7 +116,7 @@ class Encoding(nn.Module):
     def forward(self, batch: SeriesBatch) -> EncodedSeries:
         """Scale a batch; `counts` are those of the whole history of each stream."""
         self._check(batch)
-        values = batch.values
+        values = self._told(batch)
         counts = None
         if self.counts:
             counts = self.scale_counts(observation_counts(~values.isnan(), values.dtype))
@@ -114,6 +127,7 @@ class Encoding(nn.Module):
             times=batch.times,
             lengths=batch.rows,
             streams=batch.streams,
+            static=self.static,
         )
 
     def scale_time(self, times: Tensor) -> Tensor:
@@ -138,9 +152,24 @@ class Encoding(nn.Module):
                 f"the series has {batch.values.shape[2]} channels, the encoding was made for "
                 f"{self.channels}: give the channels it was made for."
             )
+        given = 0 if batch.static is None else batch.static.shape[1]
+        if self.static and given != self.static:
+            raise SeriesError(
+                f"the series has {given} static features, the encoding was made for {self.static}: "
+                "give the static features it was made for."
+            )
+
+    def _told(self, batch: SeriesBatch) -> Tensor:
+        """Values (stream, row, channel) with static features behind them, at each stream's first row."""
+        if not self.static or batch.static is None:
+            return batch.values
+        first, later = batch.static[:, None], batch.values.shape[1] - 1
+        never = torch.full_like(first, torch.nan).expand(-1, later, -1)
+        return torch.cat([batch.values, torch.cat([first, never], 1)], 2)
 
     def extra_repr(self) -> str:
-        return f"channels={self.channels}, counts={self.counts}"
+        static = f", static={self.static}" if self.static else ""
+        return f"channels={self.channels}, counts={self.counts}{static}"
 
 
 def _mean_and_deviation(numbers: Tensor) -> tuple[Tensor, Tensor]:

@@ -32,5 +32,7 @@ def join_channels(series: EncodedSeries, values: Tensor) -> Tensor:
 
 def measurability_at_rows(series: EncodedSeries) -> Measurability:
     """DISCRETE where no channel has gaps; filling a gap takes the value behind it."""
-    gaps = has_gaps(series.values, series.lengths)
+    # Static features are never told anew, so what is held of them takes nothing from the future.
+    observed = series.values[:, :, : series.values.shape[2] - series.static]
+    gaps = has_gaps(observed, series.lengths)
     return Measurability.OFFLINE if gaps else Measurability.DISCRETE

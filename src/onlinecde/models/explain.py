@@ -41,7 +41,7 @@ class Explanation:
     """Contributions that add up: `start + sum over rows up to i of (time + events)` is the output at row i."""
 
     start: Tensor
-    """(stream, output): the output at the first row"""
+    """(stream, output): the output at the first row, which is where static features come in"""
     time: Tensor
     """(stream, row, output): what the passing of time up to each row added; 0 at the first"""
     events: Tensor
@@ -126,10 +126,12 @@ def _check(model: NeuralCDE) -> None:
 
 def _fold(model: NeuralCDE, added: Tensor) -> tuple[Tensor, Tensor]:
     """Split (..., path channel, output) into time and channels, a count going with its value."""
-    values = added[..., 1 : 1 + model.channels, :]
+    wide = model.encoding.value_channels
+    values = added[..., 1 : 1 + wide, :]
     if model.counts:
-        values = values + added[..., 1 + model.channels :, :]
-    return added[..., 0, :], values
+        values = values + added[..., 1 + wide :, :]
+    # Static features in X never move, so what is cut off here is 0.
+    return added[..., 0, :], values[..., : model.channels, :]
 
 
 def _parts(model: NeuralCDE, laid: Chain, piece: int, z: Tensor) -> Tensor:

@@ -74,7 +74,7 @@ class _Observe(nn.Module):
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         *held, clock, x = tensors
         state = _state(tuple(held), self.model.static)
-        return _tensors(self.model.take(state, clock, self.model.encoding.scale_values(x)))
+        return _tensors(self.model.take(state, clock, self.model.scale(x)))
 
 
 class _Predict(nn.Module):

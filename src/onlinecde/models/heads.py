@@ -26,7 +26,7 @@ class Head(nn.Module):
             raise ValueError(f"outputs is {outputs}: give at least 1.")
         if kind == "multiclass" and outputs < 2:
             raise ValueError("multiclass needs one output for each class, at least 2.")
-        self.kind, self.linear = kind, width is None
+        self.inputs, self.kind, self.linear = inputs, kind, width is None
         self.layers = (
             nn.Linear(inputs, outputs)
             if width is None

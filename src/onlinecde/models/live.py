@@ -163,6 +163,10 @@ def _observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | No
         return None
     if rows.shape != (streams, model.channels):
         return None
+    if model.static_in_path:
+        wide = np.full((streams, model.encoding.value_channels), np.nan, fast.dtype)
+        wide[:, : model.channels] = rows
+        rows = wide
     held = Held(
         state.time.numpy(),
         state.values.numpy(),
@@ -171,7 +175,7 @@ def _observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | No
         state.previous.numpy(),
         state.previous_time.numpy(),
     )
-    plan = empty_plan(streams, model.channels, model.counts, fast.dtype)
+    plan = empty_plan(streams, rows.shape[1], model.counts, fast.dtype)
     since = np.empty(streams)
     if not plan_observation(clock, rows, since, held, plan, fast.scaling):
         return None

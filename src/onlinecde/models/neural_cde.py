@@ -53,7 +53,8 @@ class CDEState(StreamState):
     time: Tensor
     """(stream,) float64: time of the last row, NaN before the first"""
     values: Tensor
-    """(stream, channel): last values in the model's units, 0 where never observed"""
+    """(stream, channel): last values in the model's units, 0 where never observed; with `static_in_path`,
+    here and below, static features are channels too, behind those observed"""
     counts: Tensor
     """(stream, channel): how often each channel was observed"""
     observed: Tensor
@@ -72,12 +73,13 @@ class NeuralCDE(OnlineModel[CDEState]):
     With the rectilinear control (the default) it is continuously online: it answers at any time
     from the past alone, and one observation costs the same whatever the history.
 
-    `field_sees_path` makes the field f(z, X) (still a CDE: X is part of the state); `restoring` is
-    the rate at which z, to begin with, is pulled back to 0 as time passes and counts grow;
-    `readout_sees_path` reads out (z, X(t)); `readout_width` makes the readout a small MLP;
-    `channel_dropout` hides whole channels of a stream in training. `gain`, `clip`, `count_scale`
-    and `count_gain` belong to the `Encoding`; fit it on training series with
-    `model.encoding.fit(train)`. Solver settings as in `solve`.
+    `field_sees_path` makes the field f(z, X) (still a CDE: X is part of the state); `rank` makes
+    its columns mixtures of that many shared ones; `restoring` is the rate at which z, to begin
+    with, is pulled back to 0 as time passes and counts grow; `readout_sees_path` reads out (z, X(t));
+    `static_in_path` makes static features part of X, so that field and readout see them all along
+    and not z(t0) alone; `readout_width` makes the readout a small MLP; `channel_dropout` hides whole channels of a stream, never static features, in
+    training. `gain`, `clip`, `count_scale` and `count_gain` belong to the `Encoding`; fit it on
+    training series with `model.encoding.fit(train)`. Solver settings as in `solve`.
 
     >>> model = NeuralCDE(channels=2, hidden=8, width=16, outputs=1)
     >>> state = model.observe(model.init_state(), t=0.0, x=[[36.6, float("nan")]])
@@ -99,8 +101,10 @@ class NeuralCDE(OnlineModel[CDEState]):
         kind: Kind = "regression",
         activation: Activation = "relu",
         field_sees_path: bool = False,
+        rank: int | None = None,
         restoring: float = 0.0,
         readout_sees_path: bool = False,
+        static_in_path: bool = False,
         readout_width: int | None = None,
         channel_dropout: float = 0.0,
         gain: float = 1.0,
@@ -123,6 +127,10 @@ class NeuralCDE(OnlineModel[CDEState]):
             raise ValueError(f"hidden is {hidden}: give at least 1.")
         if control not in CONTROLS:
             raise ValueError(f"control is {control!r}: choose one of {', '.join(CONTROLS)}.")
+        if static_in_path and static < 1:
+            raise ValueError(
+                "static_in_path is for static features, and static is 0: leave it out."
+            )
         if not 0 <= channel_dropout < 1:
             raise ValueError(f"channel_dropout is {channel_dropout}: give a share from 0 up to 1.")
         if not 0 <= restoring < float("inf"):
@@ -134,14 +142,23 @@ class NeuralCDE(OnlineModel[CDEState]):
         self.channels, self.hidden, self.outputs = channels, hidden, outputs
         self.static, self.control, self.counts = static, control, counts
         self.channel_dropout, self.readout_sees_path = channel_dropout, readout_sees_path
+        self.static_in_path = static_in_path
         self.encoding = Encoding(
-            channels, counts, gain=gain, clip=clip, count_scale=count_scale, count_gain=count_gain
+            channels,
+            counts,
+            static=static if static_in_path else 0,
+            gain=gain,
+            clip=clip,
+            count_scale=count_scale,
+            count_gain=count_gain,
         )
         v = self.encoding.path_channels
-        self.initial = nn.Linear(static + v, hidden)
-        self.field = MLPVectorField(hidden, v, width, depth, activation, sees_path=field_sees_path)
+        self.initial = nn.Linear(v if static_in_path else static + v, hidden)
+        self.field = MLPVectorField(
+            hidden, v, width, depth, activation, sees_path=field_sees_path, rank=rank
+        )
         if restoring:
-            grow = range(1 + channels, v)
+            grow = range(1 + self.encoding.value_channels, v)
             self.field.start_restoring([0, *grow], restoring)
         self.head = Head(hidden + (v if readout_sees_path else 0), outputs, kind, readout_width)
         self.integrator = integrator(
@@ -168,8 +185,10 @@ class NeuralCDE(OnlineModel[CDEState]):
             "kind": kind,
             "activation": activation,
             "field_sees_path": field_sees_path,
+            "rank": rank,
             "restoring": restoring,
             "readout_sees_path": readout_sees_path,
+            "static_in_path": static_in_path,
             "readout_width": readout_width,
             "channel_dropout": channel_dropout,
             "gain": gain,
@@ -203,7 +222,7 @@ class NeuralCDE(OnlineModel[CDEState]):
 
     def begin(self, row: Tensor, static: Tensor | None) -> Tensor:
         """z of streams whose first row is X = row (stream, path channel)."""
-        inputs = row if static is None else torch.cat([static, row], 1)
+        inputs = row if static is None or self.static_in_path else torch.cat([static, row], 1)
         # In float64, for its rounding depends on the number of streams, and what follows from it
         # would carry that on; rounded once, it is the same in a batch, alone and online.
         weight, bias = self.initial.weight.double(), self.initial.bias.double()
@@ -251,9 +270,16 @@ class NeuralCDE(OnlineModel[CDEState]):
         features = self.prepare_static(streams, static)
         z = torch.zeros(streams, self.hidden, dtype=self.dtype, device=self.device)
         x = torch.zeros(streams, self.channels, dtype=self.dtype, device=self.device)
+        counts = x
+        if self.static_in_path:
+            # Static features stand in X from the beginning: no row will move them.
+            assert features is not None
+            told = self.encoding.scale_values(torch.cat([x, features], 1))[:, self.channels :]
+            x, counts = torch.cat([x, told], 1), torch.cat([x, torch.ones_like(told)], 1)
         never = torch.full((streams,), torch.nan, dtype=torch.float64, device=self.device)
-        seen = torch.zeros(streams, self.channels, dtype=torch.bool, device=self.device)
-        return CDEState(z, z, never, x, x, seen, x, never, features)
+        return CDEState(
+            z, z, never, x, counts, torch.zeros_like(x, dtype=torch.bool), x, never, features
+        )
 
     def observe(self, state: CDEState, t: Any, x: Any) -> CDEState:
         fast = live.observe(self, state, t, x)
@@ -264,13 +290,19 @@ class NeuralCDE(OnlineModel[CDEState]):
         check_observation(state.time, clock, values, self.channels)
         if self.control != "rectilinear":
             self._check_complete(state, clock, values)
-        scaled = self.encoding.scale_values(values)
+        scaled = self.scale(values)
         again = (clock == state.time)[:, None]
         check_conflict(again & ~scaled.isnan() & state.observed & (scaled != state.values))
         return self.take(state, clock, scaled)
 
+    def scale(self, x: Tensor) -> Tensor:
+        """What was observed, (stream, channel), in the model's units; of static features in X, nothing."""
+        if self.static_in_path:
+            x = nn.functional.pad(x, (0, self.static), value=torch.nan)
+        return self.encoding.scale_values(x)
+
     def take(self, state: CDEState, clock: Tensor, scaled: Tensor) -> CDEState:
-        """`observe` for checked times (stream,) and scaled values (stream, channel); no branches on data."""
+        """`observe` for checked times (stream,) and values as `scale` gives them; no branches on data."""
         new = state.time.isnan()
         again = clock == state.time
         here = ~scaled.isnan()
@@ -329,7 +361,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         return torch.where(state.previous_time.isnan()[:, None], torch.nan, old - earlier)
 
     def _check_complete(self, state: CDEState, clock: Tensor, values: Tensor) -> None:
-        gap = values.isnan() & (state.counts > 0)
+        gap = values.isnan() & (state.counts[:, : self.channels] > 0)
         if bool(gap.any()):
             stream, channel = (int(i) for i in gap.nonzero()[0])
             raise StateError(

@@ -158,7 +158,7 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         if bool((batch.rows == len(h)).all()):
             return outputs
         row = torch.arange(len(h), device=h.device).minimum(batch.rows[:, None] - 1)
-        return outputs.gather(1, row[:, :, None].expand(-1, -1, self.outputs))
+        return outputs.gather(1, row[:, :, None].expand(-1, -1, outputs.shape[2]))
 
     def _at_times(self, batch: SeriesBatch, h: Tensor, at: Any) -> Tensor:
         """Outputs (stream, query, output), each carried on from the row before its time."""

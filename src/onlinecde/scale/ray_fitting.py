@@ -28,6 +28,7 @@ from onlinecde.scale.ray_cluster import (
     wait_until_free,
 )
 from onlinecde.scale.ray_news import Telling, hear, open_desk
+from onlinecde.scale.ray_training import SharedTraining, check_settings
 from onlinecde.training.fitting import Fitted, check_run
 from onlinecde.training.fitting import fit as fit_alone
 from onlinecde.training.journal import LOCK, model_folder, read_log
@@ -68,6 +69,7 @@ def fit(
         source = source or registry_source(task)
         task = load_task(source)
     how = (settings or FitSettings()).changed(changes)
+    check_settings(how)
     folder = Path(out).resolve()
     wait_until_free(folder / LOCK)
     begun = check_run(
@@ -176,8 +178,6 @@ def _take_part(told: dict[str, Any]) -> None:
     import ray.train
     import ray.train.torch
     import torch
-
-    from onlinecde.scale.ray_training import SharedTraining
 
     work: _Work = told["work"]
     first = ray.train.get_context().get_world_rank() == 0

@@ -17,7 +17,15 @@ from onlinecde.solvers.counting import counting_evaluations, note_evaluations
 from onlinecde.training.folding import Scales
 from onlinecde.training.loop import Training, Watch
 from onlinecde.training.metrics import predict_task
-from onlinecde.training.settings import FitSettings
+from onlinecde.training.settings import FitError, FitSettings
+
+
+def check_settings(settings: FitSettings) -> None:
+    """Refuse what several processes cannot share."""
+    if settings.horizons:
+        raise FitError(
+            "horizons are read in one process alone: leave them out, or train without a cluster."
+        )
 
 
 class SharedTraining(Training):
@@ -36,6 +44,7 @@ class SharedTraining(Training):
         settings: FitSettings,
         device: torch.device,
     ) -> None:
+        check_settings(settings)
         super().__init__(model, task, scales, settings, device)
         self.rank, self.processes = dist.get_rank(), dist.get_world_size()
         # A weight that no stream needs has no gradient here, as it has none in one process.

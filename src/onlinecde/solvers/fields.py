@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -90,7 +90,16 @@ class MLPVectorField(VectorField):
     The last layer is kept channel-major, weight (channel, hidden, width), so that the columns of
     the channels that move are a slice or a grouped product. With `sees_path`, the first layer
     also takes X: `h = act(W z + U X + b)`.
+
+    With `rank`, the columns are mixtures of that many shared ones: the parameters are `mixing`
+    (channel, rank) and `basis` (rank, hidden * width), and `weight` is their product. With a
+    rank of `channels` or more the field is a plain one.
+
+    >>> MLPVectorField(hidden=4, channels=9, width=8, rank=2).weight.shape
+    torch.Size([9, 4, 8])
     """
+
+    weight: Tensor
 
     def __init__(
         self,
@@ -101,6 +110,7 @@ class MLPVectorField(VectorField):
         activation: Activation = "relu",
         final: Literal["tanh", "identity"] = "tanh",
         sees_path: bool = False,
+        rank: int | None = None,
     ) -> None:
         super().__init__()
         for name, size in {
@@ -108,6 +118,7 @@ class MLPVectorField(VectorField):
             "channels": channels,
             "width": width,
             "depth": depth,
+            "rank": 1 if rank is None else rank,
         }.items():
             if size < 1:
                 raise ValueError(f"{name} is {size}: give at least 1.")
@@ -121,13 +132,38 @@ class MLPVectorField(VectorField):
             nn.Linear(hidden if layer == 0 else width, width) for layer in range(depth)
         )
         bound = width**-0.5
-        self.weight = nn.Parameter(torch.empty(channels, hidden, width).uniform_(-bound, bound))
+        weight = torch.empty(channels, hidden, width).uniform_(-bound, bound)
+        if rank is None or rank >= min(channels, hidden * width):
+            self.weight = nn.Parameter(weight)
+        else:
+            self.mixing = nn.Parameter(torch.empty(channels, rank))
+            self.basis = nn.Parameter(torch.empty(rank, hidden * width))
+            self._set_weight(weight)
         self.bias = nn.Parameter(torch.empty(channels, hidden).uniform_(-bound, bound))
         self.path_weight = (
             nn.Parameter(torch.empty(width, channels).uniform_(-(channels**-0.5), channels**-0.5))
             if sees_path
             else None
         )
+
+    def __getattr__(self, name: str) -> Any:
+        # Of a field of low rank the weight is no parameter, and never out of date.
+        if name == "weight" and "mixing" in self.__dict__.get("_parameters", ()):
+            return (self.mixing @ self.basis).view(self.channels, self.hidden, self.width)
+        return super().__getattr__(name)
+
+    @torch.no_grad()
+    def _set_weight(self, weight: Tensor) -> None:
+        """Make (channel, hidden, width) the weight, or the nearest one of the field's rank."""
+        if "weight" in self._parameters:
+            self.weight.copy_(weight)
+            return
+        u, s, v = torch.linalg.svd(weight.reshape(self.channels, -1).double(), full_matrices=False)
+        rank = self.mixing.shape[1]
+        # Each factor takes half of the size, so that both learn at like rates.
+        root = s[:rank].sqrt()
+        self.mixing.copy_(u[:, :rank] * root)
+        self.basis.copy_(root[:, None] * v[:rank])
 
     def inner_weights(self) -> tuple[Tensor, ...]:
         """Weight and bias of each inner layer in turn."""
@@ -140,7 +176,7 @@ class MLPVectorField(VectorField):
         Along channels that only grow (time, counts) z is then pulled back to 0 from the start, and
         forgets as a gated recurrent state does. Half of the features carry z and half carry -z
         through every layer, which is exact, for `act(x) - act(-x) = x`; all other weights are made
-        smaller by `spread`.
+        smaller by `spread`. Of a field of low rank, the last layer is the nearest one of that rank.
         """
         if self.activation == "tanh":
             raise ValueError("a restoring start needs an activation with act(x) - act(-x) = x.")
@@ -160,9 +196,10 @@ class MLPVectorField(VectorField):
                 weight[: 2 * n] += pair
             else:
                 weight[: 2 * n, : 2 * n] += pair @ pair.T
-        self.weight.mul_(spread)
         self.bias.mul_(spread)
-        self.weight[list(channels), :, : 2 * n] -= rate * pair.T
+        last = self.weight * spread
+        last[list(channels), :, : 2 * n] -= rate * pair.T
+        self._set_weight(last)
 
     def features(self, z: Tensor, drive: Tensor | None = None) -> Tensor:
         """The MLP before its last layer: (stream, hidden) -> (stream, width)."""

@@ -16,10 +16,12 @@ from onlinecde.artifacts import save as save_model
 from onlinecde.data import Task
 from onlinecde.models import OnlineModel
 from onlinecde.models.heads import Head
+from onlinecde.training.base_rates import start_at_base_rate
 from onlinecde.training.batches import seed_for
 from onlinecde.training.building import build_model
 from onlinecde.training.card import model_card
 from onlinecde.training.folding import fold, learn_scales
+from onlinecde.training.horizons import check_horizons
 from onlinecde.training.journal import Journal
 from onlinecde.training.learnable import check_learnable
 from onlinecde.training.loop import Training, Unwatched, Watch
@@ -62,8 +64,9 @@ def fit(
     """Train a model on a task, keep the weights of the best validation point, and save it.
 
     `task`: a `Task`, or the name of a prepared one ("simulated-ward", "mimic-iv/sepsis"). `model`:
-    a name (its sizes come from the task, other arguments from `model_settings`), or a model with
-    a `Head` as `head`. Any field of `FitSettings` may be given by name, such as `epochs` or `lr`.
+    a name (its sizes come from the task, other arguments from `model_settings`; its readout starts
+    at the base rates of the labels), or a model with a `Head` as `head`, trained from where it
+    stands. Any field of `FitSettings` may be given by name, such as `epochs` or `lr`.
 
     With `out`, the run lives in that folder: started again after any end, `kill -9` included, it
     goes on and ends with the same weights as if it had never stopped (same machine, CPU); a run
@@ -82,11 +85,12 @@ def fit(
         source = source or registry_source(task)
         task = load_task(source)
     how = (settings or FitSettings()).changed(changes)
+    check_horizons(task, how)
     where = _device(device)
     # The caller's own random numbers go on as if nothing had been drawn.
     with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
         torch.manual_seed(seed_for("weights", how.seed))
-        ready = _model(task, model, model_settings).to(where, getattr(torch, how.dtype))
+        ready = _model(task, model, model_settings, how).to(where, getattr(torch, how.dtype))
         if out is None:
             training = _prepare(loop, ready, task, how, where, watch or Unwatched())
             training.run(lambda _: None, watch or Unwatched())
@@ -114,9 +118,10 @@ def check_run(
 
     The folder is then this run's; with `fresh` it has forgotten what it held.
     """
+    check_horizons(task, settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", settings.seed))
-        ready = _model(task, model, model_settings)
+        ready = _model(task, model, model_settings, settings)
     check_learnable(task, *task.split("train"), Unwatched())
     Journal(Path(out), _about(ready, task, settings, source), fresh=fresh).close()
     return ready
@@ -215,9 +220,13 @@ def _fitted(model: OnlineModel, training: Training, folder: Path | None) -> Fitt
     return Fitted(model, history, history[training.at.best_epoch - 1], training.at.ended, folder)
 
 
-def _model(task: Task, model: OnlineModel | str, given: Mapping[str, Any] | None) -> OnlineModel:
+def _model(
+    task: Task, model: OnlineModel | str, given: Mapping[str, Any] | None, how: FitSettings
+) -> OnlineModel:
     if isinstance(model, str):
-        return build_model(task, model, given)
+        built = build_model(task, model, given)
+        start_at_base_rate(built, task, balanced=how.class_weights == "balanced")
+        return built
     if given:
         raise FitError("model_settings are for a model given by name; this one is built already.")
     if not isinstance(getattr(model, "head", None), Head):

@@ -47,12 +47,14 @@ def learn_scales(
 ) -> Scales:
     """Scales of training data, as far as the model has places to fold them into."""
     static_mean = static_deviation = target_mean = target_deviation = None
-    if series.static is not None and isinstance(_initial(model), nn.Linear):
+    # A model that has them in its path scales them itself, as it scales values.
+    apart = not getattr(model, "static_in_path", False)
+    if series.static is not None and apart and isinstance(_initial(model), nn.Linear):
         features = series.static.double()
         static_mean = features.mean(0)
         spread = features.std(0, correction=0)
         static_deviation = torch.where(spread > 1e-12 * static_mean.abs(), spread, 1.0)
-    head = _last_layer(model)
+    head = last_layer(model)
     if target and head is not None and model.head.kind == "regression":
         known = labels.double().reshape(-1, head.out_features)
         target_mean = torch.nanmean(known, 0)
@@ -76,7 +78,7 @@ def fold(model: OnlineModel, scales: Scales) -> None:
         scaled = weight[:, :many] / deviation
         first.bias.copy_(first.bias.double() - scaled @ mean)
         first.weight[:, :many] = scaled.to(first.weight.dtype)
-    last = _last_layer(model)
+    last = last_layer(model)
     if scales.target_mean is not None and scales.target_deviation is not None:
         assert last is not None
         mean = scales.target_mean.to(last.weight.device)
@@ -90,7 +92,8 @@ def _initial(model: OnlineModel) -> nn.Module | None:
     return getattr(model, "initial", None)
 
 
-def _last_layer(model: OnlineModel) -> nn.Linear | None:
+def last_layer(model: OnlineModel) -> nn.Linear | None:
+    """The linear map that puts out what the model says; None where there is no such."""
     layers = getattr(getattr(model, "head", None), "layers", None)
     last = layers[-1] if isinstance(layers, nn.Sequential) else layers
     return last if isinstance(last, nn.Linear) else None

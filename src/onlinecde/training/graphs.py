@@ -148,7 +148,7 @@ class GraphedStep:
             x=new(many, rows, c),
             time=new(rows - 1, many),
             slopes=new(rows - 1, many, 1, c - 1),
-            observed=new(rows - 1, many, model.channels, dtype=torch.bool),
+            observed=new(rows - 1, many, model.encoding.value_channels, dtype=torch.bool),
             lengths=new(many, dtype=torch.int32),
             static=None if static is None else new(many, static.shape[1]),
             labels=torch.empty(many, *shape, dtype=labels.dtype, device=model.device),

@@ -16,10 +16,12 @@ from onlinecde.models import OnlineModel
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import SolverError, counting_evaluations
 from onlinecde.training.averaging import AveragedWeights
+from onlinecde.training.base_rates import class_weight
 from onlinecde.training.batches import epoch_batches, seed_for
 from onlinecde.training.checkpoint import pack_optimiser, unpack_optimiser
 from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import GraphedStep, why_not
+from onlinecde.training.horizons import HorizonReadout
 from onlinecde.training.metrics import UndefinedMetric, better, predict_task, score
 from onlinecde.training.settings import FitError, FitSettings
 
@@ -97,11 +99,13 @@ class Training:
         self.validation, self.wanted = _split(task, "validation", scales, dtype, device)
         self.wanted = self.wanted.cpu()
         self.weight = (
-            _class_weight(task, settings).to(device, dtype)
-            if (settings.class_weights == "balanced")
-            else None
+            class_weight(task).to(device, dtype) if settings.class_weights == "balanced" else None
         )
-        self.optimiser = _optimiser(model, settings)
+        # Learns beside the model, and is no part of what is averaged, validated or saved.
+        self.ahead = (
+            HorizonReadout(model, self.series, self.labels, settings) if settings.horizons else None
+        )
+        self.optimiser = _optimiser(model, self.ahead, settings)
         self.average = AveragedWeights(model, settings.average) if settings.average else None
         self.best = {name: t.detach().clone() for name, t in model.state_dict().items()}
         self.at = Position(lr=settings.lr)
@@ -152,7 +156,8 @@ class Training:
         except SolverError as error:
             raise self._diverged(number, str(error)) from error
         clip = self.settings.clip_gradient
-        weights = [p for p in self.model.parameters() if p.grad is not None]
+        ahead = () if self.ahead is None else self.ahead.parameters()
+        weights = [p for p in (*self.model.parameters(), *ahead) if p.grad is not None]
         norm = nn.utils.clip_grad_norm_(weights, float("inf") if clip is None else clip)
         found = float(loss.detach())
         if found != found or not bool(norm.isfinite()):
@@ -169,14 +174,21 @@ class Training:
         if self.captured is not None:
             return self.captured(batch, labels)
         self.optimiser.zero_grad(set_to_none=True)
-        outputs = self.model(batch, final=self.per == "stream")
+        if self.ahead is None:
+            outputs = self.model(batch, final=self.per == "stream")
+            loss = self.model.head.loss(outputs, labels, self.weight)
+            loss.backward()
+            return loss
+        outputs, logits = self.ahead.forward_with(self.model, batch)
         loss = self.model.head.loss(outputs, labels, self.weight)
-        loss.backward()
+        more = self.ahead.loss(logits, batch.times, labels)
+        (loss + self.settings.horizon_weight * more).backward()
         return loss
 
     def _captured_step(self) -> GraphedStep | None:
         """On a GPU, the step as a CUDA graph, where the model's can be captured."""
-        if why_not(self.model) is not None:
+        # A captured step knows the label's loss alone, not that of horizons.
+        if self.ahead is not None or why_not(self.model) is not None:
             return None
         return GraphedStep(
             self.model,  # pyright: ignore[reportArgumentType]
@@ -268,6 +280,8 @@ class Training:
         tensors |= {f"best.{name}": t for name, t in self.best.items()}
         if self.average is not None:
             tensors |= {f"average.{name}": t for name, t in self.average.mean.items()}
+        if self.ahead is not None:
+            tensors |= {f"ahead.{name}": t for name, t in self.ahead.state_dict().items()}
         return tensors | pack_optimiser(self.optimiser), asdict(self.at)
 
     def take_up(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -283,6 +297,8 @@ class Training:
         if self.average is not None:
             self.average.mean = {name: t.to(device) for name, t in part("average.").items()}
             self.average.batches = self.at.averaged_batches
+        if self.ahead is not None:
+            self.ahead.load_state_dict(part("ahead."))
         unpack_optimiser(self.optimiser, tensors)
 
 
@@ -295,18 +311,17 @@ def _split(
     return series, labels.to(device)
 
 
-def _optimiser(model: OnlineModel, settings: FitSettings) -> torch.optim.Optimizer:
+def _optimiser(
+    model: OnlineModel, ahead: HorizonReadout | None, settings: FitSettings
+) -> torch.optim.Optimizer:
     head = {id(p) for p in model.head.parameters()}
+    body = [p for p in model.parameters() if id(p) not in head]
     groups = []
-    for in_head in (False, True):
+    for part in (body, [*model.head.parameters()], [] if ahead is None else [*ahead.parameters()]):
         for matrix in (True, False):
-            weights = [
-                p
-                for p in model.parameters()
-                if p.requires_grad and (id(p) in head) == in_head and (p.ndim > 1) == matrix
-            ]
+            weights = [p for p in part if p.requires_grad and (p.ndim > 1) == matrix]
             if weights:
-                rate = settings.head_lr if in_head else 1.0
+                rate = 1.0 if part is body else settings.head_lr
                 decay = settings.weight_decay if matrix else 0.0
                 groups.append({"params": weights, "rate": rate, "weight_decay": decay})
     return torch.optim.AdamW(groups, lr=settings.lr)
@@ -314,16 +329,3 @@ def _optimiser(model: OnlineModel, settings: FitSettings) -> torch.optim.Optimiz
 
 def _rates(optimiser: torch.optim.Optimizer) -> list[float]:
     return [group["rate"] for group in optimiser.param_groups]
-
-
-def _class_weight(task: Task, settings: FitSettings) -> Tensor:
-    """Weights that make classes count alike: of the positives, or (class,) for multiclass."""
-    _, labels = task.split("train")
-    if task.kind == "multiclass":
-        counts = torch.bincount(labels[labels >= 0], minlength=len(task.classes)).double()
-        return counts.sum() / (len(task.classes) * counts.clamp(min=1))
-    if task.kind == "regression":
-        raise FitError("class_weights are for classes, and this task is a regression.")
-    known = labels[~labels.isnan()]
-    positive = known.sum().double()
-    return (known.numel() - positive) / positive.clamp(min=1)

@@ -45,6 +45,11 @@ class FitSettings:
     scaling: Literal["train", "all"] = "train"
     """Whose means and deviations scale the values: the training split's; "all" peeks, as the
     paper's code did"""
+    horizons: tuple[float, ...] = ()
+    """More targets in training, for binary labels per row: whether the label is 1 at any row from now to
+    this much time later, in the task's unit; `inf`: to the end of the stream"""
+    horizon_weight: float = 0.1
+    """What the mean loss of each horizon counts beside that of the label"""
     seed: int = 0
     dtype: Literal["float32", "float64"] = "float32"
 
@@ -65,6 +70,9 @@ class FitSettings:
             raise FitError(
                 f"clip_gradient is {self.clip_gradient}: give a number above 0, or None."
             )
+        object.__setattr__(self, "horizons", _horizons(self.horizons))
+        if not 0 < self.horizon_weight < float("inf"):
+            raise FitError(f"horizon_weight is {self.horizon_weight}: give a number above 0.")
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise FitError(
@@ -84,8 +92,29 @@ class FitSettings:
         return replace(self, **changes)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, for a manifest."""
-        return asdict(self)
+        """Plain values, for a manifest; what says nothing without horizons is left out without them.
+
+        >>> FitSettings(horizons=(12, float("inf"))).as_json()["horizons"]
+        [12.0, 'inf']
+        """
+        told = asdict(self)
+        if self.horizons:
+            # JSON has no infinity.
+            told["horizons"] = [h if h < float("inf") else "inf" for h in self.horizons]
+        else:
+            del told["horizons"], told["horizon_weight"]
+        return told
+
+
+def _horizons(given: Any) -> tuple[float, ...]:
+    """Times above 0; "inf" may be a word, as it is in JSON."""
+    try:
+        found = None if isinstance(given, str) else tuple(float(h) for h in given)
+    except (TypeError, ValueError):
+        found = None
+    if found is None or not all(h > 0 for h in found):
+        raise FitError(f"horizons is {given!r}: give times above 0, such as (12, 48, inf).")
+    return found
 
 
 _CHOICES = {

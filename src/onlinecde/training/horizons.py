@@ -1,0 +1,107 @@
+"""More targets in training: whether the label comes within some time, read from what the head reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from onlinecde.data import Task
+from onlinecde.models import OnlineModel
+from onlinecde.series import SeriesBatch
+from onlinecde.training.base_rates import START
+from onlinecde.training.batches import seed_for
+from onlinecde.training.settings import FitError, FitSettings
+
+
+def check_horizons(task: Task, settings: FitSettings) -> None:
+    """Refuse horizons for a task they mean nothing for."""
+    if settings.horizons and (task.kind != "binary" or task.per != "row"):
+        raise FitError(
+            f"horizons are for binary tasks with a label per row; '{task.name}' is {task.kind} with one per "
+            f"{task.per}: leave them out."
+        )
+
+
+def coming_labels(times: Tensor, labels: Tensor, horizons: Sequence[float]) -> Tensor:
+    """Whether a label of 1 comes at a row from t to t + h: (stream, row, horizon), NaN where not known.
+
+    times and labels (stream, row), a label NaN where there is none. The row itself counts, and with
+    an infinite h all rows after it. Rows without a label are passed over, whatever comes of them;
+    where no row of the stretch has one, nothing is known. After a stream's last row nothing comes.
+
+    >>> times, labels = torch.tensor([[0.0, 1.0, 4.0, 6.0]]), torch.tensor([[0.0, 0.0, 1.0, torch.nan]])
+    >>> coming_labels(times, labels, [3.0])[0, :, 0]
+    tensor([0., 1., 1., nan])
+    """
+    before = _before(labels == 1), _before(~labels.isnan())
+    row = torch.arange(labels.shape[1], device=labels.device).expand(labels.shape)
+    found = []
+    for horizon in horizons:
+        after = torch.searchsorted(times.contiguous(), times + horizon, right=True)
+        # In the padding the last time is repeated, and it holds no labels.
+        ones, known = (sums.gather(1, after) - sums.gather(1, row) for sums in before)
+        found.append(torch.where(known > 0, (ones > 0).to(labels.dtype), torch.nan))
+    return torch.stack(found, 2)
+
+
+def _before(events: Tensor) -> Tensor:
+    """How many there are before each row and in all: (stream, row) bool -> (stream, row + 1)."""
+    return nn.functional.pad(events.to(torch.int64).cumsum(1), (1, 0))
+
+
+class HorizonReadout(nn.Linear):
+    """A linear readout of what the head reads, for training alone: one logit for each horizon."""
+
+    def __init__(
+        self, model: OnlineModel, series: SeriesBatch, labels: Tensor, settings: FitSettings
+    ) -> None:
+        # Draws of its own: the model's and the batches' stay what they are without it.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_for("horizons", settings.seed))
+            super().__init__(model.head.inputs, len(settings.horizons))
+        self.horizons = settings.horizons
+        wanted = coming_labels(series.times, labels, self.horizons).flatten(0, 1).cpu()
+        ones, zeros = (((wanted == label).sum(0) + 0.5).log() for label in (1, 0))
+        with torch.no_grad():
+            self.weight.mul_(START)
+            self.bias.copy_(ones - zeros)
+        self.to(model.device, model.dtype)
+
+    def forward_with(self, model: OnlineModel, batch: SeriesBatch) -> tuple[Tensor, Tensor]:
+        """The model's outputs after each row and the logits of the horizons, (stream, row, ...)."""
+        with _wider(model.head, self):
+            both = model(batch)
+        if both.shape[-1] != model.outputs + self.out_features:
+            raise FitError(
+                f"{type(model).__name__} does not put out what its head does, so horizons cannot be read "
+                "beside it: leave them out."
+            )
+        return both[..., : model.outputs], both[..., model.outputs :]
+
+    def loss(self, logits: Tensor, times: Tensor, labels: Tensor) -> Tensor:
+        """The sum over horizons of the mean losses of the targets that are known."""
+        wanted = coming_labels(times, labels, self.horizons).to(logits.dtype)
+        known = ~wanted.isnan()
+        each = nn.functional.binary_cross_entropy_with_logits(
+            logits, wanted.nan_to_num(0.0), reduction="none"
+        )
+        means = torch.where(known, each, 0.0).sum((0, 1)) / known.sum((0, 1)).clamp(min=1)
+        return means.sum()
+
+
+@contextmanager
+def _wider(head: nn.Module, more: nn.Module) -> Iterator[None]:
+    """For a while, let a head put out more numbers of what it reads; rows keep the model's own order."""
+
+    def both(_: nn.Module, inputs: tuple[Any, ...], outputs: Tensor) -> Tensor:
+        return torch.cat([outputs, more(inputs[0])], -1)
+
+    handle = head.register_forward_hook(both)
+    try:
+        yield
+    finally:
+        handle.remove()
