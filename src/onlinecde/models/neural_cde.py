@@ -77,9 +77,10 @@ class NeuralCDE(OnlineModel[CDEState]):
     its columns mixtures of that many shared ones; `restoring` is the rate at which z, to begin
     with, is pulled back to 0 as time passes and counts grow; `readout_sees_path` reads out (z, X(t));
     `static_in_path` makes static features part of X, so that field and readout see them all along
-    and not z(t0) alone; `readout_width` makes the readout a small MLP; `channel_dropout` hides whole channels of a stream, never static features, in
-    training. `gain`, `clip`, `count_scale` and `count_gain` belong to the `Encoding`; fit it on
-    training series with `model.encoding.fit(train)`. Solver settings as in `solve`.
+    and not z(t0) alone; `readout_width` makes the readout a small MLP; `channel_dropout` hides
+    whole channels of a stream, never static features, in training. `gain`, `clip`, `count_scale`
+    and `count_gain` belong to the `Encoding`; fit it on training series with
+    `model.encoding.fit(train)`. Solver settings as in `solve`.
 
     >>> model = NeuralCDE(channels=2, hidden=8, width=16, outputs=1)
     >>> state = model.observe(model.init_state(), t=0.0, x=[[36.6, float("nan")]])
