@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+import onlinecde as oc
 from onlinecde.data.registry import DATA_SETS
 from onlinecde.experiments import (
     BUDGETS,
@@ -14,8 +15,10 @@ from onlinecde.experiments import (
     load_table,
     table_names,
 )
+from onlinecde.experiments.protocols import PLAIN
+from onlinecde.experiments.slips import slipped_model
 from onlinecde.experiments.table import parse_table
-from onlinecde.training.building import model_class
+from onlinecde.training.building import model_class, model_settings
 from onlinecde.training.metrics import METRICS
 
 CONTROLS = ("natural cubic", "linear", "Hermite", "rectilinear")
@@ -141,6 +144,17 @@ def test_the_paper_protocol_repeats_what_the_clean_one_mends():
     rmse = of("controls", "paper", "BeijingPM10/linear")
     assert rmse.batch_rmse
     assert not of("controls", "clean", "BeijingPM10/linear").batch_rmse
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_neural_cde_of_a_table_is_the_papers_where_fit_would_add_to_it(protocol):
+    task = oc.data.simulate_ward(20, seed=0).task
+    chosen = model_settings(task, "neural-cde", {"hidden": 8, "width": 16})
+    asked = {**PROTOCOLS[protocol].model("neural-cde"), "hidden": 8, "width": 16}
+    built = slipped_model(task, "neural-cde", asked, ()).config
+    for name, plain in PLAIN.items():
+        assert built[name] == plain
+    assert any(chosen.get(name, plain) != plain for name, plain in PLAIN.items())
 
 
 def test_settings_found_by_a_search_take_the_place_of_the_papers():

@@ -22,6 +22,7 @@ from onlinecde.files import replace_file
 from onlinecde.models import NeuralCDE, OnlineModel
 from onlinecde.solvers import counting_evaluations, integrator
 from onlinecde.training import FitSettings, fit, read_log
+from onlinecde.training.base_rates import start_at_base_rate
 from onlinecde.training.batches import seed_for
 from onlinecde.training.evaluating import challenge_task, judge
 from onlinecde.training.loop import Watch
@@ -132,6 +133,8 @@ def _trained(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", how.seed))
         model = slipped_model(task, cell.column.model, cell.model, cell.slips)
+        if cell.protocol.name == "clean":
+            start_at_base_rate(model, task, balanced=how.class_weights == "balanced")
     about = {
         "source": "experiment",
         "name": cell.row.data,
