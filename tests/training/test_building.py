@@ -55,7 +55,7 @@ def test_a_state_is_pulled_back_at_first(ward):
     x = torch.zeros(5, model.encoding.path_channels)
     with torch.no_grad():
         columns = model.field.matrix(z, model.field.drive(x))
-    for channel in (0, 1 + model.channels, model.encoding.path_channels - 1):
+    for channel in (0, 1 + model.encoding.value_channels, model.encoding.path_channels - 1):
         along = (columns[:, :, channel] * z).sum(1)
         assert (along < 0).all()
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from onlinecde.training import PAPER, FitSettings
 
-
 PLAIN: Mapping[str, Any] = {
     "field_sees_path": False,
     "readout_sees_path": False,
@@ -51,7 +50,12 @@ PROTOCOLS: Mapping[str, Protocol] = {
             "mean of the batches' RMSEs, and each column's slips",
             fit=PAPER,
             models={
-                "neural-cde": {**PLAIN, "activation": "relu", "clip": None, "count_scale": "linear"},
+                "neural-cde": {
+                    **PLAIN,
+                    "activation": "relu",
+                    "clip": None,
+                    "count_scale": "linear",
+                },
                 "other": {"clip": None},
             },
             adaptive=True,

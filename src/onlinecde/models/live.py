@@ -223,7 +223,7 @@ def _observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | No
 def ahead(model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
     """Z at t (a number, (stream,) or None for the last row) by the kernels; None as for `observe`."""
     fast = _fast(model)
-    if fast is None or fast.path_weight is not None:
+    if fast is None:
         return None
     from onlinecde.kernels.cpu import advance_time
 
@@ -240,12 +240,19 @@ def ahead(model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
     scaling = fast.scaling
     now = (clock - scaling.time_shift) / scaling.time_scale
     then = (time - scaling.time_shift) / scaling.time_scale
+    drive = None
+    if fast.path_weight is not None:
+        here = model.row(state.time, state.values, state.counts).numpy()
+        there = here.copy()
+        there[:, 0] = now
+        drive = np.stack([here, there]) @ fast.path_weight
     z = advance_time(
         fast.field,
         fast.table,
         state.z.numpy(),
         (now - then).astype(fast.dtype),
         time_steps=_time_leg_steps(model, clock, time),
+        drive=drive,
         threads=_threads(len(state)),
     )
     return torch.from_numpy(z) if np.isfinite(z).all() else None

@@ -376,10 +376,12 @@ class NeuralCDE(OnlineModel[CDEState]):
             )
 
     def predict(self, state: CDEState, t: Any = None) -> Tensor:
-        z = None if self.readout_sees_path else live.ahead(self, state, t)
-        if z is not None:
+        z = live.ahead(self, state, t)
+        if z is not None and not self.readout_sees_path:
             return self.read(z, None)
         clock = state.time if t is None else per_stream(t, len(state), self.device)
+        if z is not None:
+            return self.read(z, self.row(clock, state.values, state.counts))
         check_question(state.time, clock)
         return self.say(state, clock)
 

@@ -67,14 +67,15 @@ def model_settings(task: Task, name: str, given: Mapping[str, Any] | None = None
         gaps = bool((series.values.isnan() & series.real[..., None]).any())
         chosen |= {"control": recommend(missing=gaps).control, "counts": gaps, "activation": "silu"}
         if gaps:
-            chosen |= _for_gaps(series, given)
+            chosen |= _for_gaps(series, given, fixed["static"])
     return {**chosen, **given, **fixed}
 
 
-def _for_gaps(series: SeriesBatch, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults for series with gaps: small increments, a field that sees X, and a z that forgets.
+def _for_gaps(series: SeriesBatch, given: Mapping[str, Any], static: int) -> dict[str, Any]:
+    """Defaults for series with gaps: small increments, a z that forgets, and X to be seen by all.
 
-    Found on the simulated ward (docs/tried.md); a size that is given is kept.
+    The field, of few shared columns, and the readout see X, in which static features stand. Found
+    on the simulated ward and PhysioNet 2019 (docs/tried.md); a size that is given is kept.
     """
     hidden = given.get("hidden", 32)
     most = max(1.0, float(series.observed[series.real].sum(1).max()))
@@ -83,6 +84,9 @@ def _for_gaps(series: SeriesBatch, given: Mapping[str, Any]) -> dict[str, Any]:
         "width": 2 * hidden,
         "depth": 1,
         "field_sees_path": True,
+        "readout_sees_path": True,
+        "static_in_path": static > 0,
+        "rank": 16,
         "gain": 0.3,
         "count_gain": round(min(0.3, PULL / (RESTORING * most)), 4),
         "channel_dropout": 0.1,
