@@ -149,7 +149,7 @@ def told(found):
 def test_a_search_on_workers_keeps_the_books_of_one_process(tmp_path, one_thread):
     from onlinecde.scale.ray import tune as tune_on_ray
 
-    task, seed = simulate_ward(50, seed=4).task, 5
+    task, seed = simulate_ward(50, seed=4).task, 7
     how = {"trials": 8, "space": SPACE, "device": "cpu", "epochs": 6, "seed": seed}
     alone = tune(task, "gru", tmp_path / "alone", **how)
     # One at a time: what is tried next depends on what came of all before it.
