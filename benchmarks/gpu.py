@@ -32,6 +32,7 @@ from typing import Any
 import torch
 
 import onlinecde as oc
+from benchmarks.epoch import STAYS, made_batch, our_cde, our_gru_d
 from benchmarks.timing import machine, versions, write_results
 from onlinecde.solvers import fixed, fused_gpu
 from onlinecde.solvers.chain import Chain, chain
@@ -376,45 +377,16 @@ def diffrax_alone(case: Case, seconds: float) -> dict[str, Any]:
 
 def epoch(seconds: float) -> list[dict[str, Any]]:
     """One epoch of the paper's largest task, 50,538 stays in batches of 1,024: ours beside GRU-D."""
-    from onlinecde.training.graphs import GraphedStep
-
-    stays, batch_size, rows, channels = 50_538, 1024, 72, 37
-    numbers = torch.Generator().manual_seed(0)
-    times = torch.rand(batch_size, rows, generator=numbers, dtype=torch.float64).cumsum(1)
-    values = torch.randn(batch_size, rows, channels, generator=numbers)
-    values[torch.rand(values.shape, generator=numbers) >= 0.15] = torch.nan
-    batch = oc.SeriesBatch.from_padded(times, values).to("cuda")
-    labels = torch.randint(0, 2, (batch_size,), generator=numbers).float().cuda()
-    batches = -(-stays // batch_size)
+    streams = 1024
+    batch, labels = made_batch(streams, 72, 37, 0.15, "cuda")
+    steps = {
+        "NeuralCDE highest": our_cde(batch, labels, "highest"),
+        "NeuralCDE high": our_cde(batch, labels, "high"),
+        "GRUD": our_gru_d(batch, labels),
+    }
+    batches = -(-STAYS // streams)
     results = []
-    sizes: dict[str, Any] = {
-        "hidden": 70,
-        "width": 55,
-        "depth": 2,
-        "kind": "binary",
-        "count_gain": 0.05,
-    }
-    models = {
-        "NeuralCDE highest": oc.NeuralCDE(channels, **sizes),
-        "NeuralCDE high": oc.NeuralCDE(channels, **sizes, precision="high"),
-        "GRUD": oc.GRUD(channels, 398, kind="binary"),
-    }
-    for name, model in models.items():
-        model = model.to("cuda").train()
-        optimiser = torch.optim.Adam(model.parameters(), 1e-4, fused=True)
-        if isinstance(model, oc.NeuralCDE):
-            graphed = GraphedStep(model, streams=batch_size, final=True)
-
-            def step(graphed: Any = graphed, optimiser: Any = optimiser) -> None:
-                graphed(batch, labels)
-                optimiser.step()
-        else:
-
-            def step(model: Any = model, optimiser: Any = optimiser) -> None:
-                optimiser.zero_grad()
-                model.head.loss(model(batch, final=True), labels).backward()
-                optimiser.step()
-
+    for name, step in steps.items():
         one = milliseconds(step, seconds)
         results.append(
             {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onlinecde.cli.crew import option_words
+from onlinecde.cli.judged_task import RawData, Split, TaskName, TaskSettings, judged_task
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -20,14 +21,10 @@ def evaluate(
     folder: Annotated[
         Path, typer.Argument(help="Folder of a run, of a saved model, or of a model's runs.")
     ],
-    task: Annotated[
-        str | None, typer.Option(help="Prepared task; default: the one the model was fitted on.")
-    ] = None,
-    task_setting: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE of the data set, with --task; repeatable.")
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of raw data.")] = None,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    task: TaskName = None,
+    task_setting: TaskSettings = None,
+    data_dir: RawData = None,
+    split: Split = "test",
     against: Annotated[
         list[Path] | None, typer.Option(help="Folder of another model; repeatable.")
     ] = None,
@@ -46,7 +43,6 @@ def evaluate(
     import numpy as np
 
     from onlinecde.artifacts import load, read_manifest
-    from onlinecde.cli.judged_task import judged_task
     from onlinecde.training import read_log
     from onlinecde.training.evaluating import check_fit
     from onlinecde.training.journal import model_folders

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 if TYPE_CHECKING:
     from onlinecde.data import Task
+
+TaskName = Annotated[
+    str | None, typer.Option(help="Prepared task; default: the one the model was fitted on.")
+]
+TaskSettings = Annotated[
+    list[str] | None, typer.Option(help="NAME=VALUE of the data set, with --task; repeatable.")
+]
+RawData = Annotated[Path | None, typer.Option(help="Folder of raw data.")]
+Split = Annotated[str, typer.Option(help="train, validation or test.")]
 
 
 def judged_task(

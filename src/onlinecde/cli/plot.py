@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from onlinecde.cli.judged_task import RawData, Split, TaskName, TaskSettings, judged_task
+
 app = typer.Typer(help="Draw controls, or streams as a model sees them.", no_args_is_help=True)
 
 
@@ -31,14 +33,10 @@ def controls(
 @app.command()
 def streams(
     folder: Annotated[Path, typer.Argument(help="Folder of a run or of a saved Neural CDE.")],
-    task: Annotated[
-        str | None, typer.Option(help="Prepared task; default: the one the model was fitted on.")
-    ] = None,
-    task_setting: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE of the data set, with --task; repeatable.")
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of raw data.")] = None,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    task: TaskName = None,
+    task_setting: TaskSettings = None,
+    data_dir: RawData = None,
+    split: Split = "test",
     stream: Annotated[
         list[str] | None, typer.Option(help="Name of a stream; repeatable. Default: by lot.")
     ] = None,
@@ -49,7 +47,6 @@ def streams(
 ) -> None:
     """Draw the risk of some streams as time goes, and what each event added to it."""
     from onlinecde.artifacts import load, read_manifest
-    from onlinecde.cli.judged_task import judged_task
     from onlinecde.plots import save_figure
     from onlinecde.plots.contributions import contributions_figure
     from onlinecde.training import model_folder

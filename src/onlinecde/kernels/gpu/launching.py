@@ -63,12 +63,14 @@ def shape_for(
         # The least tensor cores would take: there every number computed costs time.
         return Shape(rows, 16, 16, 16, 16, 16, 16, 1, 1, alone, programs)
     small = wide <= 64
+    entries, entries_back = 64 if wide <= 128 else 32, 64 if small else 32
     # Every meeting costs more the more come: no more thread blocks than can ever have work.
-    programs = min(programs, max(-(-legs.streams // rows), legs.values * -(-legs.streams // 64)))
+    tiles = legs.values * -(-legs.streams // min(entries, entries_back))
+    programs = min(programs, max(-(-legs.streams // rows), tiles))
     return Shape(
         rows=rows,
-        entries=64 if wide <= 128 else 32,
-        entries_back=64 if small else 32,
+        entries=entries,
+        entries_back=entries_back,
         block=128,
         columns=64 if small else 128,
         columns_back=64,

@@ -81,8 +81,9 @@ def columns_kernel(
     power, inverse = power_of_two(tl.load(most))
     at = (j + OFFSET) * (HP * WP) + m[None, :] * WP + wide[:, None]
     # Wide columns are read anew for every product: to hold them would take all registers.
-    w = tl.load(head + at)
-    rest = tl.load(tail + at)
+    if HELD:
+        w = tl.load(head + at)
+        rest = tl.load(tail + at)
     shift = tl.load(bias + (j + OFFSET) * HP + m)[None, :]
     for leg in range(share, legs, shares):
         piece = leg * 2 + 1 if RECTILINEAR else leg
