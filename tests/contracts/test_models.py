@@ -10,6 +10,7 @@ from onlinecde.models import MODELS
 SMALL = {"channels": 3, "hidden": 5, "outputs": 2}
 CDE = {**SMALL, "width": 6}
 SEEN = {"static": 2, "static_in_path": True, "field_sees_path": True, "readout_sees_path": True}
+RAMPS = {"readout_sees_path": True, "readout_ramps": 3}
 MODELS_AND_SETTINGS = [
     ("NeuralCDE", CDE),
     ("NeuralCDE", {**CDE, "counts": False}),
@@ -18,6 +19,8 @@ MODELS_AND_SETTINGS = [
     ("NeuralCDE", {**CDE, "readout_sees_path": True}),
     ("NeuralCDE", {**CDE, **SEEN}),
     ("NeuralCDE", {**CDE, "readout_width": 4}),
+    ("NeuralCDE", {**CDE, **RAMPS, "readout_width": 4}),
+    ("NeuralCDE", {**CDE, **SEEN, **RAMPS}),
     ("NeuralCDE", {**CDE, "max_step": 0.4}),
     ("NeuralCDE", {**CDE, "count_scale": "log", "clip": 2.0, "gain": 0.5, "depth": 1}),
     ("NeuralCDE", {**CDE, "method": "dopri5", "rtol": 0.1, "atol": 0.01}),
@@ -26,6 +29,7 @@ MODELS_AND_SETTINGS = [
     ("NeuralCDE", {**CDE, "control": "linear", **SEEN}),
     ("NeuralCDE", {**CDE, "control": "hermite"}),
     ("NeuralCDE", {**CDE, "control": "hermite", "counts": False, "field_sees_path": True}),
+    ("NeuralCDE", {**CDE, "control": "hermite", **RAMPS}),
     ("NeuralCDE", {**CDE, "control": "natural_cubic"}),
     ("NeuralCDE", {**CDE, "control": "natural_cubic", "readout_sees_path": True, "static": 1}),
     ("GRU", SMALL),
@@ -63,6 +67,9 @@ def test_all_contracts_hold(name_and_settings, dtype):
     streams, rows = (2, 4) if "rtol" in settings else (4, 6)
     missing = 0.0 if whole else 0.4
     batch = oc.audit.trial_batch_for(model, streams=streams, rows=rows, missing=missing)
+    if "readout_ramps" in settings:  # before that they are flat
+        model.encoding.fit(oc.audit.trial_batch_for(model, 1, streams=8, rows=12, missing=missing))
+        assert model.encoding.ramps.steepness.any()
     report = oc.audit.check_model(model, batch)
     assert report.ok, str(report)
     asked = sum(result.passed is not None for result in report.results)

@@ -42,6 +42,14 @@ VARIANTS = [
     {"outputs": 1, "kind": "binary", "activation": "silu", "depth": 1},
     {"static": 2, "static_in_path": True, "field_sees_path": True, "readout_sees_path": True},
     {"static": 2, "static_in_path": True, "counts": False},
+    {"readout_sees_path": True, "readout_ramps": 3},
+    {
+        "readout_sees_path": True,
+        "readout_ramps": 2,
+        "static": 2,
+        "static_in_path": True,
+        "counts": False,
+    },
 ]
 CONTROLS = ("rectilinear", "linear", "hermite", "natural_cubic")
 
@@ -68,12 +76,21 @@ def test_contributions_add_up_to_the_output_to_rounding(control, variant):
     assert (parts.events[:, 0] == 0).all()
 
 
-@pytest.mark.parametrize("sees", [False, True])
+SEEN = [
+    {},
+    {"readout_sees_path": True},
+    {"readout_sees_path": True, "readout_ramps": 3},
+]
+
+
+@pytest.mark.parametrize("seen", SEEN, ids=str)
 @pytest.mark.parametrize("control", CONTROLS)
-def test_contributions_to_a_small_mlp_add_up_to_quadrature(control, sees):
+def test_contributions_to_a_small_mlp_add_up_to_quadrature(control, seen):
     """Of the mean gradient along each leg; smooth readouts leave next to nothing over."""
     batch = random_batch()
-    model = make(control=control, readout_width=4, readout_sees_path=sees)
+    model = make(control=control, readout_width=4, **seen)
+    if seen.get("readout_ramps"):
+        model.encoding.fit(batch)
     parts = model.explain(batch)
     torch.testing.assert_close(parts.outputs(), model(batch).detach(), rtol=1e-4, atol=1e-4)
 
@@ -92,12 +109,12 @@ def test_more_nodes_leave_less_over(monkeypatch):
 
 
 @pytest.mark.parametrize("readout_width", [None, 4])
-@pytest.mark.parametrize("sees", [False, True])
-def test_what_was_not_observed_contributes_exactly_0(readout_width, sees):
+@pytest.mark.parametrize("seen", SEEN, ids=str)
+def test_what_was_not_observed_contributes_exactly_0(readout_width, seen):
     batch = random_batch(observed=0.4)
-    parts = make(readout_width=readout_width, readout_sees_path=sees, field_sees_path=sees).explain(
-        batch
-    )
+    model = make(readout_width=readout_width, field_sees_path=bool(seen), **seen)
+    model.encoding.fit(batch)
+    parts = model.explain(batch)
     observed = batch.observed.clone()
     observed[:, 0] = False
     assert (parts.events[~observed] == 0).all()
@@ -114,7 +131,13 @@ def test_a_repeated_value_contributes_through_its_count_alone():
 
 
 @pytest.mark.parametrize(
-    "variant", [*VARIANTS, {"readout_width": 4, "readout_sees_path": True}], ids=str
+    "variant",
+    [
+        *VARIANTS,
+        {"readout_width": 4, "readout_sees_path": True},
+        {"readout_width": 4, "readout_sees_path": True, "readout_ramps": 3},
+    ],
+    ids=str,
 )
 def test_one_observation_is_explained_as_its_row_of_the_series(variant):
     batch = random_batch(static=variant.get("static", 0))
@@ -140,9 +163,11 @@ def test_one_observation_is_explained_as_its_row_of_the_series(variant):
                 torch.testing.assert_close(total, model.predict(state).detach(), **tolerance)
 
 
-def test_more_events_of_an_instant_explain_the_instant_anew():
+@pytest.mark.parametrize("seen", SEEN, ids=str)
+def test_more_events_of_an_instant_explain_the_instant_anew(seen):
     """As if they had come together: the same channels, nothing for the time that had passed already."""
-    model = make()
+    model = make(**seen)
+    model.encoding.fit(random_batch())
     state = model.observe(model.init_state(), 0.0, [[1.0, 2.0, 3.0]])
     together = model.explain_observation(state, 2.0, [[0.5, NAN, 1.0]])
     begun = model.observe(state, 2.0, [[0.5, NAN, NAN]])

@@ -23,11 +23,17 @@ def rows(model, streams, count):
         {"static": 2, "field_sees_path": True, "readout_sees_path": True, "readout_width": 5},
         {"static": 2, "static_in_path": True, "field_sees_path": True, "readout_sees_path": True},
         {"control": "hermite", "steps": 2},
+        {"readout_sees_path": True, "readout_ramps": 3},
+        {"static": 2, "readout_sees_path": True, "readout_ramps": 3, "readout_width": 5},
+        {"control": "linear", "readout_sees_path": True, "readout_ramps": 2},
     ],
     ids=str,
 )
 def test_exported_programs_follow_any_number_of_streams(settings, tmp_path):
     model = oc.NeuralCDE(channels=3, hidden=6, width=5, outputs=2, **settings).eval()
+    if model.encoding.ramps is not None:
+        lines = torch.randn(500, model.encoding.ramps.inputs)
+        model.encoding.ramps.fit(lines)
     programs = export_online(model)
     torch.export.save(programs.observe, tmp_path / "observe.pt2")
     observe = torch.export.load(tmp_path / "observe.pt2").module()
@@ -44,9 +50,11 @@ def test_exported_programs_follow_any_number_of_streams(settings, tmp_path):
                 torch.testing.assert_close(predict(*held, t + 0.5), model.predict(state, t + 0.5))
 
 
-def test_a_merge_inside_an_exported_program():
-    model = oc.NeuralCDE(channels=2, hidden=4, width=4).eval()
-    observe = export_online(model).observe.module()
+@pytest.mark.parametrize("settings", [{}, {"readout_sees_path": True, "readout_ramps": 2}], ids=str)
+def test_a_merge_inside_an_exported_program(settings):
+    model = oc.NeuralCDE(channels=2, hidden=4, width=4, **settings).eval()
+    programs = export_online(model)
+    observe, predict = programs.observe.module(), programs.predict.module()
     nan = float("nan")
     with torch.no_grad():
         state = model.init_state(1)
@@ -54,6 +62,8 @@ def test_a_merge_inside_an_exported_program():
         for t, x in ((0.0, [1.0, nan]), (1.0, [nan, 2.0]), (1.0, [3.0, nan])):
             held = observe(*held, torch.tensor([t], dtype=torch.float64), torch.tensor([x]))
         together = model.observe(model.observe(state, 0.0, [[1.0, nan]]), 1.0, [[3.0, 2.0]])
+        later = torch.tensor([1.5], dtype=torch.float64)
+        torch.testing.assert_close(predict(*held, later), model.predict(together, 1.5))
     torch.testing.assert_close(held[0], together.z)
 
 
@@ -63,15 +73,20 @@ def test_steps_chosen_by_the_data_cannot_be_exported():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_compiled_training_step_has_the_same_gradients():
+@pytest.mark.parametrize(
+    "settings", [{}, {"readout_sees_path": True, "readout_ramps": 2, "readout_width": 5}], ids=str
+)
+def test_a_compiled_training_step_has_the_same_gradients(settings):
     torch.manual_seed(0)
-    model = oc.NeuralCDE(channels=3, hidden=6, width=5)
+    model = oc.NeuralCDE(channels=3, hidden=6, width=5, **settings)
     batch = oc.SeriesBatch.from_padded(
-        torch.rand(4, 5, dtype=torch.float64).cumsum(1), torch.randn(4, 5, 3)
+        torch.rand(4, 5, dtype=torch.float64).cumsum(1), torch.randn(4, 5, 3), [5, 2, 5, 4]
     )
+    model.encoding.fit(batch)
+    labels = torch.where(batch.real, 1.0, torch.nan)
 
     def loss():
-        return model.head.loss(model(batch), torch.ones(4, 5))
+        return model.head.loss(model(batch), labels)
 
     loss().backward()
     eager = [parameter.grad.clone() for parameter in model.parameters()]

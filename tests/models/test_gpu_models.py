@@ -31,11 +31,15 @@ def series(streams=40, rows=12, channels=6, observed=0.4, seed=0, static=0):
 def model(channels=6, **keywords):
     torch.manual_seed(1)
     settings = {"hidden": 33, "width": 40, "outputs": 2, "activation": "silu"} | keywords
-    return oc.NeuralCDE(channels, **settings).to("cuda").eval()
+    net = oc.NeuralCDE(channels, **settings).to("cuda").eval()
+    if net.encoding.ramps is not None:  # before that they are flat
+        net.encoding.fit(series(seed=99, static=net.static))
+    return net
 
 
+RAMPS = {"readout_sees_path": True, "readout_ramps": 4, "readout_width": 16}
 MODELS = [{}, {"precision": "high"}, {"field_sees_path": True, "readout_sees_path": True, "readout_width": 16},
-          {"counts": False, "max_step": 0.2}]  # fmt: skip
+          {"counts": False, "max_step": 0.2}, RAMPS]  # fmt: skip
 
 
 @pytest.mark.parametrize("keywords", MODELS)
@@ -86,7 +90,13 @@ def test_row_by_row_and_on_the_cpu_it_says_the_same(keywords):
 @pytest.mark.parametrize("final", [False, True])
 @pytest.mark.parametrize(
     "keywords",
-    [{}, {"static": 2}, {"static": 2, "static_in_path": True, "readout_sees_path": True}],
+    [
+        {},
+        {"static": 2},
+        {"static": 2, "static_in_path": True, "readout_sees_path": True},
+        RAMPS,
+        {"static": 2, "static_in_path": True, **RAMPS},
+    ],
 )
 def test_a_captured_step_is_the_plain_one(kind, final, keywords):
     from onlinecde.training.graphs import GraphedStep
@@ -114,3 +124,32 @@ def test_a_captured_step_is_the_plain_one(kind, final, keywords):
                 mine.grad / size, other.grad / size, rtol=1e-3, atol=1e-4, msg=name
             )
     assert len(step._graphs) == 2
+
+
+def test_a_captured_step_draws_its_dropout_from_the_seed():
+    """The first time too, when it has been tried out and captured before it counts."""
+    from onlinecde.training.graphs import GraphedStep
+
+    net = model(kind="binary", outputs=1, readout_dropout=0.5, **RAMPS).train()
+    step, batch = GraphedStep(net, streams=40), series()
+    labels = torch.randint(0, 2, batch.times.shape).float().cuda()
+    found = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        loss = float(step(batch, labels))
+        found.append((loss, [p.grad.clone() for p in net.parameters()]))
+    (first, grads), (again, same), (other, _) = found
+    assert torch.isfinite(torch.tensor([first, other])).all()
+    assert first == again != other
+    assert all(torch.equal(one, two) for one, two in zip(grads, same, strict=True))
+
+
+def test_ramps_on_a_gpu_are_those_of_the_cpu():
+    batch = series()
+    found, wanted = (
+        oc.Encoding(6, True, ramps=5).to(b.values.device).fit(b).ramps
+        for b in (batch, batch.to("cpu"))
+    )
+    assert found.low.is_cuda
+    torch.testing.assert_close(found.low.cpu(), wanted.low, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.steepness.cpu(), wanted.steepness, rtol=1e-3, atol=1e-3)

@@ -18,6 +18,8 @@ VARIANTS = [
     {"field_sees_path": True, "readout_sees_path": True, "readout_width": 5},
     {"static": 2},
     {"static": 2, "static_in_path": True, "field_sees_path": True, "readout_sees_path": True},
+    {"readout_sees_path": True, "readout_ramps": 3, "readout_width": 5},
+    {"static": 2, "static_in_path": True, "readout_sees_path": True, "readout_ramps": 3},
 ]
 
 
@@ -94,8 +96,9 @@ def test_changed_weights_and_scaling_are_noticed():
     assert not torch.allclose(lighter, rescaled)
 
 
-def test_the_state_given_is_left_as_it_was():
-    model, batch = made(torch.float32)
+@pytest.mark.parametrize("settings", [{}, VARIANTS[-2]], ids=str)
+def test_the_state_given_is_left_as_it_was(settings):
+    model, batch = made(torch.float32, **settings)
     with torch.no_grad():
         state = model.observe(model.init_state(3), batch.times[:, 0], batch.values[:, 0])
         copies = [getattr(state, field.name) for field in fields(state)]

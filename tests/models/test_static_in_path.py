@@ -142,7 +142,8 @@ def test_the_first_instant_may_come_in_parts(grad):
             parts = model.observe(parts, batch.times[:, 0], x)
         for field in fields(whole):
             one, other = getattr(whole, field.name), getattr(parts, field.name)
-            assert torch.equal(one.nan_to_num(), other.nan_to_num()), field.name
+            if one is not None:
+                assert torch.equal(one.nan_to_num(), other.nan_to_num()), field.name
         empty = model.observe(
             model.init_state(1, batch.static), 0.0, torch.full((1, CHANNELS), torch.nan)
         )

@@ -13,6 +13,7 @@ MODELS = [
     ("NeuralCDE", {"backend": "torch"}),
     ("NeuralCDE", {"method": "dopri5", "rtol": 1e-3, "atol": 1e-4}),
     ("NeuralCDE", {"field_sees_path": True, "readout_sees_path": True, "readout_width": 4}),
+    ("NeuralCDE", {"readout_sees_path": True, "readout_ramps": 2}),
     ("GRU", {}),
     ("GRUD", {}),
     ("GRUdtIntensity", {}),

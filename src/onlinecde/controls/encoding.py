@@ -9,8 +9,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from onlinecde.controls.fill import observation_counts
+from onlinecde.controls.fill import forward_fill, last_observed, observation_counts
+from onlinecde.controls.ramps import Ramps
 from onlinecde.series import SeriesBatch, SeriesError
+
+STREAMS = 2_000
+"""Streams at most, evenly spaced, that quantiles are learned from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +45,8 @@ class Encoding(nn.Module):
     - counts: `count_gain * c`, or `count_gain * log(1 + c)` with `count_scale="log"`
 
     `static` features, where they are to be seen too, stand behind the channels: scaled as values
-    are, observed once, at a stream's first row.
+    are, observed once, at a stream's first row. With `ramps` a readout sees each number of X, and
+    how long ago each channel was observed, as that many `Ramps` too.
 
     `fit` learns shifts and scales from training series; they are buffers and travel with a saved
     model. Without `fit` they are 0 and 1.
@@ -60,6 +65,7 @@ class Encoding(nn.Module):
         counts: bool = False,
         *,
         static: int = 0,
+        ramps: int = 0,
         gain: float = 1.0,
         clip: float | None = None,
         count_scale: Literal["linear", "log"] = "linear",
@@ -80,6 +86,7 @@ class Encoding(nn.Module):
         self.register_buffer("time_scale", torch.ones((), dtype=torch.float64))
         self.register_buffer("shift", torch.zeros(channels + static))
         self.register_buffer("scale", torch.ones(channels + static))
+        self.ramps = Ramps(self.path_channels + channels, ramps) if ramps else None
 
     def _apply(self, fn, recurse: bool = True):
         shift, scale = self.time_shift, self.time_scale
@@ -107,11 +114,36 @@ class Encoding(nn.Module):
         self._check(batch)
         real, values = batch.real, self._told(batch).double()
         self.time_shift, self.time_scale = (
-            moment.squeeze() for moment in _mean_and_deviation(batch.times[real][:, None])
+            moment.squeeze().to(self.time_shift)
+            for moment in _mean_and_deviation(batch.times[real][:, None])
         )
         mean, deviation = _mean_and_deviation(values[real])
         self.shift, self.scale = mean.to(self.shift), deviation.to(self.scale)
+        if self.ramps is not None:
+            some = batch[:: -(-len(batch) // STREAMS)].to(self.shift.device)
+            self.ramps.fit(self._view_lines(some))
         return self
+
+    def since(self, times: Tensor, stamps: Tensor) -> Tensor:
+        """How long ago, in scaled time, each channel was observed; 0 where never.
+
+        times (...) and stamps (..., channel), NaN where never, in float64.
+        """
+        gone = self.scale_time(times)[..., None] - self.scale_time(stamps)
+        return torch.where(stamps.isnan(), 0.0, gone).to(self.shift.dtype)
+
+    def _view_lines(self, batch: SeriesBatch) -> Tensor:
+        """X and `since` at the real rows, (line, path channel + channel); NaN of what was never observed."""
+        rows, real = self(batch), batch.real
+        told = ~rows.values.isnan()
+        ever = told.cumsum(1) > 0
+        values = torch.where(ever, forward_fill(rows.values), torch.nan)
+        parts = [rows.time[:, :, None].to(values), values]
+        if rows.counts is not None:
+            parts.append(rows.counts)
+        since = self.since(batch.times, last_observed(batch.observed, batch.times))
+        parts.append(torch.where(ever[:, :, : self.channels], since, torch.nan))
+        return torch.cat(parts, 2)[real]
 
     def forward(self, batch: SeriesBatch) -> EncodedSeries:
         """Scale a batch; `counts` are those of the whole history of each stream."""

@@ -39,6 +39,18 @@ def observation_counts(observed: Tensor, dtype: torch.dtype) -> Tensor:
     return observed.cumsum(1).to(dtype)
 
 
+def last_observed(observed: Tensor, times: Tensor) -> Tensor:
+    """When each channel was last observed, (stream, row, channel), this row included; NaN where never.
+
+    >>> last_observed(torch.tensor([[[False], [True], [False]]]), torch.tensor([[1.0, 2.0, 5.0]]))[0, :, 0]
+    tensor([nan, 2., 2.])
+    """
+    rank = observed.cumsum(1)
+    at = times[:, :, None].expand(observed.shape)
+    last = observations_in_order(at, observed, rank).gather(1, rank)
+    return torch.where(rank > 0, last, torch.nan)
+
+
 def hold_ends(values: Tensor) -> Tensor:
     """Fill (stream, row, channel): 0 before a channel is first observed, its last value at the end.
 

@@ -140,7 +140,7 @@ def _cell(
     model = {**protocol.model(column.model), **row.settings, **column.settings, **sizes}
     model |= more.get("settings", {})
     solver, counted_by = _solver(table, column, protocol)
-    fit = {**(row.fit if as_paper else {}), **column.fit, **more.get("fit", {})}
+    fit = {**(row.fit if as_paper else row.clean_fit), **column.fit, **more.get("fit", {})}
     if as_paper and rate is not None:
         fit["lr"] = rate
     for best in found:

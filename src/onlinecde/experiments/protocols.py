@@ -11,6 +11,8 @@ from onlinecde.training import PAPER, FitSettings
 PLAIN: Mapping[str, Any] = {
     "field_sees_path": False,
     "readout_sees_path": False,
+    "readout_ramps": 0,
+    "readout_width": None,
     "static_in_path": False,
     "rank": None,
     "restoring": 0.0,

@@ -97,10 +97,11 @@ class SlippedCDE(NeuralCDE):
         else:
             ask = "end" if final else "rows"
             z = solve_with(self.integrator, path, self.field, z0, outputs=ask).z
+        stamps, rows = self.stamps(batch), batch.times.shape[1]
         if final:
-            return self.read(z, path.rows[:, -1])
-        rows = batch.times.shape[1]
-        return self.read(z[:, :rows], path.rows[:, :rows])
+            stamps = None if stamps is None else stamps[:, -1]
+            return self.read(z, self.view(path.rows[:, -1], batch.times[:, -1], stamps))
+        return self.read(z[:, :rows], self.view(path.rows[:, :rows], batch.times, stamps))
 
     def _left_slopes(self, path: Path, z0: Tensor) -> Tensor:
         """z at the knots, (knot, stream, hidden)."""

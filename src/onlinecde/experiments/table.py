@@ -58,6 +58,8 @@ class Row:
     settings: dict[str, Any] = field(default_factory=dict)
     fit: dict[str, Any] = field(default_factory=dict)
     """Under the paper's protocol: its learning rates go with its batches of 1024."""
+    clean_fit: dict[str, Any] = field(default_factory=dict)
+    """Under the clean one."""
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By column: what the paper's search found. Sizes count under both protocols, `lr` under the
     paper's alone."""

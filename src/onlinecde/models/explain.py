@@ -2,8 +2,8 @@
 
 On every leg the update of z is a sum over the channels that moved, stage by stage, so the step is
 one too. With a linear readout the parts of z become parts of the output, and nothing is left
-over. With a nonlinear one they are weighted by the readout's mean gradient on the way from knot
-to knot, found by Gauss-Legendre quadrature.
+over. With a nonlinear one they are weighted by the head's mean gradient on the way from knot to
+knot, found by Gauss-Legendre quadrature; ramps of a number count for that number.
 """
 
 from __future__ import annotations
@@ -64,21 +64,40 @@ class StepExplanation:
     """(stream, channel, output): each channel observed"""
 
 
-def explain_path(model: NeuralCDE, path: Path, z0: Tensor) -> Explanation:
-    """Contributions along a whole path."""
+def explain_path(
+    model: NeuralCDE, path: Path, z0: Tensor, stamps: Tensor | None = None
+) -> Explanation:
+    """Contributions along a whole path; `stamps` as the model gives them for the batch."""
     _check(model)
     how = model.integrator
     laid = chain(path, model.field, how.steps, how.max_step)
     zs = solve_with(how, path, model.field, z0, outputs="knots").z.transpose(0, 1)[:, laid.order]
-    xs = path.evaluate(path.knots).transpose(0, 1)[:, laid.order]
-    start = model.read(z0, path.rows[:, 0])
+    views = _views(model, path, stamps)
+    start = model.read(z0, None if views is None else views[0])
+    views = None if views is None else views[:, laid.order]
     added = z0.new_zeros(*path.rows.shape, start.shape[1])
     for piece in range(laid.pieces):
         n = laid.active[piece]
         row = piece // path.pieces_per_row + 1
-        step = _contributions(model, laid, piece, zs[:, :n], xs[:, :n])
-        added[laid.order[:n], row, laid.moved(piece)] += step
+        seen = None if views is None else views[:, :n]
+        added[laid.order[:n], row] += _contributions(model, laid, piece, zs[:, :n], seen)
     return Explanation(start, *_fold(model, added))
+
+
+def _views(model: NeuralCDE, path: Path, stamps: Tensor | None) -> Tensor | None:
+    """What the readout sees of a path at its knots, (knot, stream, ...)."""
+    if not model.readout_sees_path:
+        return None
+    times = path.times
+    if path.pieces_per_row == 2:
+        # Time has come to a row before its values have.
+        times = torch.cat([times[:, :1], times[:, 1:].repeat_interleave(2, 1)], 1)
+        if stamps is not None:
+            pairs = torch.stack([stamps[:, :-1], stamps[:, 1:]], 2).flatten(1, 2)
+            stamps = torch.cat([stamps[:, :1], pairs], 1)
+    view = model.view(path.evaluate(path.knots), times, stamps)
+    assert view is not None
+    return view.transpose(0, 1)
 
 
 def explain_step(model: NeuralCDE, state: CDEState, after: CDEState) -> StepExplanation:
@@ -96,27 +115,54 @@ def explain_step(model: NeuralCDE, state: CDEState, after: CDEState) -> StepExpl
     old = torch.where(first[:, None], new, old)
     laid = legs.row_chain(model, z, since, after.time, old, new, after.observed)
     zs = torch.stack([z, after.before, after.z])
-    xs = torch.stack([old, torch.cat([new[:, :1], old[:, 1:]], 1), new])
-    start = model.read(z, old)
+    views = None
+    if model.readout_sees_path:
+        xs = torch.stack([old, torch.cat([new[:, :1], old[:, 1:]], 1), new])
+        times = torch.stack([since, after.time, after.time])
+        stamps = None
+        if after.stamps is not None:
+            then, now = after.stamps, model.stamps_after(after)
+            assert now is not None
+            then = torch.where(first[:, None], now, then)
+            stamps = torch.stack([then, then, now])
+        views = model.view(xs, times, stamps)
+    start = model.read(z, None if views is None else views[0])
     added = z.new_zeros(*new.shape, start.shape[1])
     for piece in range(2):
-        added[:, laid.moved(piece)] += _contributions(model, laid, piece, zs, xs)
+        added += _contributions(model, laid, piece, zs, views)
     return StepExplanation(start, *_fold(model, added))
 
 
-def _contributions(model: NeuralCDE, laid: Chain, piece: int, zs: Tensor, xs: Tensor) -> Tensor:
-    """What each moved channel adds to the outputs on a piece, (stream, moved, output).
+def _contributions(
+    model: NeuralCDE, laid: Chain, piece: int, zs: Tensor, views: Tensor | None
+) -> Tensor:
+    """What each channel of the path adds to the outputs on a piece, (stream, path channel, output).
 
-    zs (knot, stream, hidden) and xs (knot, stream, path channel): z and X at all knots.
+    zs (knot, stream, hidden) and views (knot, stream, ...): z and what the readout sees at all knots.
     """
+    moved = laid.moved(piece)
     parts = _parts(model, laid, piece, zs[piece])
-    weight = _mean_gradient(model, zs[piece], zs[piece + 1], xs[piece], xs[piece + 1])
+    ends = model.head_inputs(
+        zs[piece : piece + 2], None if views is None else views[piece : piece + 2]
+    )
+    weight = _mean_gradient(model, ends[0], ends[1])
     step = torch.einsum("soh,sch->sco", weight[:, :, : model.hidden], parts)
-    if model.readout_sees_path:
-        moved = laid.moved(piece)
-        rise = (xs[piece + 1] - xs[piece])[:, moved]
-        step = step + (weight[:, :, model.hidden :][:, :, moved] * rise[:, None]).transpose(1, 2)
-    return step
+    added = step.new_zeros(step.shape[0], laid.channels, step.shape[2])
+    added[:, moved] += step
+    if views is not None:
+        rise = (ends[1] - ends[0])[:, model.hidden :]
+        seen = weight[:, :, model.hidden :] * rise[:, None]
+        if model.encoding.ramps is not None:
+            seen = model.encoding.ramps.by_input(seen)
+        seen = seen.transpose(1, 2)
+        added += seen[:, : laid.channels]
+        # How long ago a channel was observed grows with time, and falls to 0 with its event.
+        ago = seen[:, laid.channels :]
+        if laid.rectilinear and piece % 2 == 0:
+            added[:, 0] += ago.sum(1)
+        else:
+            added[:, 1 : 1 + ago.shape[1]] += ago
+    return added
 
 
 def _check(model: NeuralCDE) -> None:
@@ -155,18 +201,16 @@ def _parts(model: NeuralCDE, laid: Chain, piece: int, z: Tensor) -> Tensor:
     return total
 
 
-def _mean_gradient(model: NeuralCDE, z0: Tensor, z1: Tensor, x0: Tensor, x1: Tensor) -> Tensor:
-    """Mean gradient of the readout on the straight line between two knots, (stream, output, inputs)."""
+def _mean_gradient(model: NeuralCDE, start: Tensor, stop: Tensor) -> Tensor:
+    """Mean gradient of the head on the straight line from what it takes in at one knot to the next.
+
+    (stream, output, number), of start and stop (stream, number).
+    """
     if model.head.linear:
-        return model.head.layers.weight.expand(z0.shape[0], -1, -1)  # pyright: ignore[reportAttributeAccessIssue, reportReturnType, reportCallIssue]
+        return model.head.layers.weight.expand(start.shape[0], -1, -1)  # pyright: ignore[reportAttributeAccessIssue, reportReturnType, reportCallIssue]
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
-    start, stop = (
-        torch.cat([z, x], 1) if model.readout_sees_path else z for z, x in ((z0, x0), (z1, x1))
-    )
-    total = 0.0
+    total = torch.zeros((), dtype=start.dtype, device=start.device)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
         place = start + float(node) * (stop - start)
-        jacobian = torch.func.vmap(torch.func.jacrev(model.head))(place)
-        total = total + float(weight) * jacobian
-    assert isinstance(total, Tensor)
+        total = total + float(weight) * torch.func.vmap(torch.func.jacrev(model.head))(place)
     return total

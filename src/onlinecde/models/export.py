@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +16,8 @@ from onlinecde.models.neural_cde import CDEState, NeuralCDE
 class OnlinePrograms:
     """`observe(*state, t, x) -> state` and `predict(*state, t) -> outputs`, for any number of streams.
 
-    A state is its tensors in the order of `CDEState`'s fields, static features only where the
-    model has them; t is (stream,) float64. Nothing is checked inside: bad input is the caller's.
+    A state is its tensors in the order of `CDEState`'s fields, static features and stamps only where
+    the model has them; t is (stream,) float64. Nothing is checked inside: bad input is the caller's.
     """
 
     observe: ExportedProgram
@@ -61,9 +62,11 @@ def _tensors(state: CDEState) -> tuple[Tensor, ...]:
     return tuple(tensor for tensor in held if tensor is not None)
 
 
-def _state(tensors: tuple[Tensor, ...], static: int) -> CDEState:
-    held = dict(zip((f.name for f in fields(CDEState)), tensors, strict=False))
-    return CDEState(**held) if static else CDEState(**held, static=None)
+def _state(tensors: tuple[Tensor, ...], model: NeuralCDE) -> CDEState:
+    absent = {"static": model.static == 0, "stamps": model.encoding.ramps is None}
+    names = [f.name for f in fields(CDEState) if not absent.get(f.name)]
+    held: dict[str, Any] = {**dict.fromkeys(absent), **dict(zip(names, tensors, strict=True))}
+    return CDEState(**held)
 
 
 class _Observe(nn.Module):
@@ -73,7 +76,7 @@ class _Observe(nn.Module):
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         *held, clock, x = tensors
-        state = _state(tuple(held), self.model.static)
+        state = _state(tuple(held), self.model)
         return _tensors(self.model.take(state, clock, self.model.scale(x)))
 
 
@@ -84,4 +87,4 @@ class _Predict(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Tensor:
         *held, clock = tensors
-        return self.model.say(_state(tuple(held), self.model.static), clock)
+        return self.model.say(_state(tuple(held), self.model), clock)

@@ -10,14 +10,19 @@ KINDS = ("regression", "binary", "multiclass", "multilabel")
 
 
 class Head(nn.Module):
-    """A linear readout, or a small MLP with layer norm where `width` is given.
+    """A linear readout, or a small MLP with layer norm where `width` is given, and `dropout` in training.
 
     Outputs are raw: numbers for regression, logits otherwise. `binary` and `multilabel` have one
     logit for each question, `multiclass` one for each class.
     """
 
     def __init__(
-        self, inputs: int, outputs: int, kind: Kind = "regression", width: int | None = None
+        self,
+        inputs: int,
+        outputs: int,
+        kind: Kind = "regression",
+        width: int | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if kind not in KINDS:
@@ -26,12 +31,18 @@ class Head(nn.Module):
             raise ValueError(f"outputs is {outputs}: give at least 1.")
         if kind == "multiclass" and outputs < 2:
             raise ValueError("multiclass needs one output for each class, at least 2.")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout is {dropout}: give a share from 0 up to 1.")
         self.inputs, self.kind, self.linear = inputs, kind, width is None
         self.layers = (
             nn.Linear(inputs, outputs)
             if width is None
             else nn.Sequential(
-                nn.LayerNorm(inputs), nn.Linear(inputs, width), nn.SiLU(), nn.Linear(width, outputs)
+                nn.LayerNorm(inputs),
+                nn.Linear(inputs, width),
+                nn.SiLU(),
+                *([nn.Dropout(dropout)] if dropout else []),
+                nn.Linear(width, outputs),
             )
         )
 

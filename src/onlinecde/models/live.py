@@ -217,6 +217,7 @@ def _observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | No
         torch.from_numpy(kept.previous),
         torch.from_numpy(kept.previous_time),
         state.static,
+        model.stamps_before(state, torch.from_numpy(plan.again)),
     )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from onlinecde import controls
 from onlinecde.controls import Encoding, Measurability, Path, RectilinearPath
+from onlinecde.controls.fill import last_observed
 from onlinecde.controls.path import rows_at
 from onlinecde.models import legs, live
 from onlinecde.models.channel_dropout import drop_channels
@@ -65,6 +66,9 @@ class CDEState(StreamState):
     """(stream,) float64: time of the row before the last, NaN before the second"""
     static: Tensor | None
     """(stream, feature)"""
+    stamps: Tensor | None = None
+    """(stream, channel) float64: when each channel was last observed before the last row, NaN where never;
+    for models whose readout asks how long ago that was"""
 
 
 class NeuralCDE(OnlineModel[CDEState]):
@@ -77,10 +81,12 @@ class NeuralCDE(OnlineModel[CDEState]):
     its columns mixtures of that many shared ones; `restoring` is the rate at which z, to begin
     with, is pulled back to 0 as time passes and counts grow; `readout_sees_path` reads out (z, X(t));
     `static_in_path` makes static features part of X, so that field and readout see them all along
-    and not z(t0) alone; `readout_width` makes the readout a small MLP; `channel_dropout` hides
-    whole channels of a stream, never static features, in training. `gain`, `clip`, `count_scale`
-    and `count_gain` belong to the `Encoding`; fit it on training series with
-    `model.encoding.fit(train)`. Solver settings as in `solve`.
+    and not z(t0) alone; `readout_ramps` shows the readout each number of X, and how long ago each
+    channel was observed, as itself and as that many ramps between quantiles; `readout_width` makes the
+    readout a small MLP, with `readout_dropout` in training; `channel_dropout` hides whole channels of
+    a stream, never static features, in training. `gain`, `clip`, `count_scale` and `count_gain`
+    belong to the `Encoding`; fit it on training series with `model.encoding.fit(train)`. Solver
+    settings as in `solve`.
 
     >>> model = NeuralCDE(channels=2, hidden=8, width=16, outputs=1)
     >>> state = model.observe(model.init_state(), t=0.0, x=[[36.6, float("nan")]])
@@ -106,7 +112,9 @@ class NeuralCDE(OnlineModel[CDEState]):
         restoring: float = 0.0,
         readout_sees_path: bool = False,
         static_in_path: bool = False,
+        readout_ramps: int = 0,
         readout_width: int | None = None,
+        readout_dropout: float = 0.0,
         channel_dropout: float = 0.0,
         gain: float = 1.0,
         clip: float | None = None,
@@ -132,6 +140,10 @@ class NeuralCDE(OnlineModel[CDEState]):
             raise ValueError(
                 "static_in_path is for static features, and static is 0: leave it out."
             )
+        if readout_ramps and not readout_sees_path:
+            raise ValueError("readout_ramps are of X: give readout_sees_path=True too.")
+        if readout_dropout and readout_width is None:
+            raise ValueError("readout_dropout is for an MLP: give readout_width too.")
         if not 0 <= channel_dropout < 1:
             raise ValueError(f"channel_dropout is {channel_dropout}: give a share from 0 up to 1.")
         if not 0 <= restoring < float("inf"):
@@ -148,6 +160,7 @@ class NeuralCDE(OnlineModel[CDEState]):
             channels,
             counts,
             static=static if static_in_path else 0,
+            ramps=readout_ramps,
             gain=gain,
             clip=clip,
             count_scale=count_scale,
@@ -161,7 +174,10 @@ class NeuralCDE(OnlineModel[CDEState]):
         if restoring:
             grow = range(1 + self.encoding.value_channels, v)
             self.field.start_restoring([0, *grow], restoring)
-        self.head = Head(hidden + (v if readout_sees_path else 0), outputs, kind, readout_width)
+        seen = v if readout_sees_path else 0
+        if self.encoding.ramps is not None:
+            seen = self.encoding.ramps.outputs
+        self.head = Head(hidden + seen, outputs, kind, readout_width, readout_dropout)
         self.integrator = integrator(
             method,
             steps=steps,
@@ -190,7 +206,9 @@ class NeuralCDE(OnlineModel[CDEState]):
             "restoring": restoring,
             "readout_sees_path": readout_sees_path,
             "static_in_path": static_in_path,
+            "readout_ramps": readout_ramps,
             "readout_width": readout_width,
+            "readout_dropout": readout_dropout,
             "channel_dropout": channel_dropout,
             "gain": gain,
             "clip": clip,
@@ -235,32 +253,65 @@ class NeuralCDE(OnlineModel[CDEState]):
             batch = drop_channels(batch, self.channel_dropout)
         path = self.path(batch)
         z0 = self.start(path, batch.static)
-        if final:
-            z = solve_with(self.integrator, path, self.field, z0, outputs="end").z
-            return self.read(z, path.rows[:, -1])
-        if at is None:
-            return self.read(solve_with(self.integrator, path, self.field, z0).z, path.rows)
+        stamps = self.stamps(batch)
+        if final or at is None:
+            view = self.view(path.rows, path.times, stamps)
+            if final:
+                z = solve_with(self.integrator, path, self.field, z0, outputs="end").z
+                return self.read(z, None if view is None else view[:, -1])
+            z = solve_with(self.integrator, path, self.field, z0).z
+            return self._read_rows(z, view, path.lengths)
         clock = query_times(path, at)
         row = rows_at(path.times, path.lengths, clock, path.streams)
-        x = path.rows.gather(1, row[:, :, None].expand(-1, -1, path.channels))
+        x = _pick(path.rows, row)
+        stamps = None if stamps is None else _pick(stamps, row)
         if isinstance(path, RectilinearPath):
             z = solve_with(self.integrator, path, self.field, z0, at=clock).z
             x = torch.cat([path.scale_time(clock)[:, :, None].to(x), x[:, :, 1:]], 2)
-            return self.read(z, x)
+            return self.read(z, self.view(x, clock, stamps))
         # Between rows the next one is not known yet: what was said after the last row stands.
-        z = solve_with(self.integrator, path, self.field, z0).z
-        return self.read(z.gather(1, row[:, :, None].expand(-1, -1, self.hidden)), x)
+        z = _pick(solve_with(self.integrator, path, self.field, z0).z, row)
+        return self.read(z, self.view(x, path.times.gather(1, row), stamps))
 
-    def read(self, z: Tensor, x: Tensor | None) -> Tensor:
-        """Outputs of states z (..., hidden) at X (..., path channel), which only some heads need."""
-        if self.readout_sees_path:
-            assert x is not None
-            z = torch.cat([z, x], -1)
+    def stamps(self, batch: SeriesBatch) -> Tensor | None:
+        """When each channel was last observed, (stream, row, channel) float64, where the readout asks."""
+        if self.encoding.ramps is None:
+            return None
+        return last_observed(batch.observed, batch.times)
+
+    def view(self, x: Tensor, times: Tensor, stamps: Tensor | None) -> Tensor | None:
+        """What the readout sees of the path at X (..., path channel): X, and how long ago each channel was
+        observed; None where it sees z alone. times (...) and stamps (..., channel) as observed."""
+        if not self.readout_sees_path:
+            return None
+        return x if stamps is None else torch.cat([x, self.encoding.since(times, stamps)], -1)
+
+    def read(self, z: Tensor, view: Tensor | None) -> Tensor:
+        """Outputs of states z (..., hidden) with what the readout sees of the path besides, `view`."""
+        inputs = self.head_inputs(z, view)
         if z.is_cuda and not torch.is_grad_enabled():
             # A GPU's products round by the number of rows; rounded once, from float64, they do not.
             weights = {name: weight.double() for name, weight in self.head.named_parameters()}
-            return torch.func.functional_call(self.head, weights, (z.double(),)).to(z.dtype)
-        return self.head(z)
+            return torch.func.functional_call(self.head, weights, (inputs.double(),)).to(z.dtype)
+        return self.head(inputs)
+
+    def _read_rows(self, z: Tensor, view: Tensor | None, lengths: Tensor) -> Tensor:
+        """`read` at all rows (stream, row, ...); in training an MLP is spared the padding."""
+        if not self.training or self.head.linear or torch.compiler.is_compiling():
+            return self.read(z, view)
+        row = torch.arange(z.shape[1], device=z.device)
+        real = row < lengths[:, None]
+        found = self.read(z[real], None if view is None else view[real])
+        # What stands in the padding repeats the last row.
+        first = nn.functional.pad(lengths.cumsum(0), (1, 0))[:-1]
+        return found[first[:, None] + row.minimum(lengths[:, None] - 1)]
+
+    def head_inputs(self, z: Tensor, view: Tensor | None) -> Tensor:
+        """What the head takes in."""
+        if view is None:
+            return z
+        ramps = self.encoding.ramps
+        return torch.cat([z, view if ramps is None else ramps(view)], -1)
 
     def init_state(self, streams: int = 1, static: Any = None) -> CDEState:
         if self.measurability is Measurability.OFFLINE:
@@ -278,9 +329,11 @@ class NeuralCDE(OnlineModel[CDEState]):
             told = self.encoding.scale_values(torch.cat([x, features], 1))[:, self.channels :]
             x, counts = torch.cat([x, told], 1), torch.cat([x, torch.ones_like(told)], 1)
         never = torch.full((streams,), torch.nan, dtype=torch.float64, device=self.device)
-        return CDEState(
-            z, z, never, x, counts, torch.zeros_like(x, dtype=torch.bool), x, never, features
-        )
+        stamps = None
+        if self.encoding.ramps is not None:
+            stamps = never[:, None].expand(-1, self.channels)
+        observed = torch.zeros_like(x, dtype=torch.bool)
+        return CDEState(z, z, never, x, counts, observed, x, never, features, stamps)
 
     def observe(self, state: CDEState, t: Any, x: Any) -> CDEState:
         fast = live.observe(self, state, t, x)
@@ -343,7 +396,22 @@ class NeuralCDE(OnlineModel[CDEState]):
             previous=base,
             previous_time=torch.where(new, state.time, began),
             static=state.static,
+            stamps=self.stamps_before(state, again),
         )
+
+    def stamps_before(self, state: CDEState, again: Tensor) -> Tensor | None:
+        """When each channel was last observed before the row to come, which (stream,) may be the last again."""
+        now = self.stamps_after(state)
+        if state.stamps is None or now is None:
+            return None
+        return torch.where(again[:, None], state.stamps, now)
+
+    def stamps_after(self, state: CDEState) -> Tensor | None:
+        """When each channel was last observed, the last row included."""
+        if state.stamps is None:
+            return None
+        observed = state.observed[:, : self.channels]
+        return torch.where(observed, state.time[:, None], state.stamps)
 
     def row(self, clock: Tensor, values: Tensor, counts: Tensor) -> Tensor:
         """X at a row, (stream, path channel)."""
@@ -381,26 +449,30 @@ class NeuralCDE(OnlineModel[CDEState]):
             return self.read(z, None)
         clock = state.time if t is None else per_stream(t, len(state), self.device)
         if z is not None:
-            return self.read(z, self.row(clock, state.values, state.counts))
+            x = self.row(clock, state.values, state.counts)
+            return self.read(z, self.view(x, clock, self.stamps_after(state)))
         check_question(state.time, clock)
         return self.say(state, clock)
 
     def say(self, state: CDEState, clock: Tensor) -> Tensor:
         """`predict` for checked times (stream,); no branches on data."""
+        stamps = self.stamps_after(state)
         if self.control != "rectilinear":
-            return self.read(state.z, self.row(state.time, state.values, state.counts))
-        here = there = None
-        if self.field.sees_path or self.readout_sees_path:
             here = self.row(state.time, state.values, state.counts)
-            there = torch.cat([self.encoding.scale_time(clock)[:, None].to(here), here[:, 1:]], 1)
-        return self.read(legs.time_leg(self, state.z, state.time, clock, here, there), there)
+            return self.read(state.z, self.view(here, state.time, stamps))
+        if not self.field.sees_path and not self.readout_sees_path:
+            return self.read(legs.time_leg(self, state.z, state.time, clock, None, None), None)
+        here = self.row(state.time, state.values, state.counts)
+        there = torch.cat([self.encoding.scale_time(clock)[:, None].to(here), here[:, 1:]], 1)
+        z = legs.time_leg(self, state.z, state.time, clock, here, there)
+        return self.read(z, self.view(there, clock, stamps))
 
     def explain(self, batch: SeriesBatch) -> Explanation:
         """What each event and each stretch of time added to the outputs, row by row, with nothing left over."""
         batch = self.prepare(batch)
         path = self.path(batch)
         with torch.no_grad():
-            return explain_path(self, path, self.start(path, batch.static))
+            return explain_path(self, path, self.start(path, batch.static), self.stamps(batch))
 
     def explain_observation(self, state: CDEState, t: Any, x: Any) -> StepExplanation:
         """What observing x at t adds to the outputs of each stream: by time and by each channel.
@@ -410,3 +482,8 @@ class NeuralCDE(OnlineModel[CDEState]):
         after = self.observe(state, t, x)
         with torch.no_grad():
             return explain_step(self, state, after)
+
+
+def _pick(of_rows: Tensor, row: Tensor) -> Tensor:
+    """Of (stream, row, number) the rows (stream, question)."""
+    return of_rows.gather(1, row[:, :, None].expand(-1, -1, of_rows.shape[2]))

@@ -67,7 +67,6 @@ class SharedTraining(Training):
 
     def _gradients(self, batch: SeriesBatch, labels: Tensor) -> Tensor:
         many = len(batch)
-        # Batches come sorted by length: every n-th stream is about as much work for each.
         mine = torch.arange(many)[self.rank :: self.processes]
         idle = not len(mine)
         if idle:  # it must still take part: with a stream that has no labels

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -126,7 +126,12 @@ class StateCodec(Generic[State]):
 
 
 def _tensors(state: StreamState) -> list[tuple[str, Tensor | None]]:
-    return [(f.name, getattr(state, f.name)) for f in fields(state)]
+    """Fields and what they hold; one that has a default and nothing to hold came later, and is left out.
+
+    So the bytes of a state without it are those that were written before there was such a field.
+    """
+    held = [(f, getattr(state, f.name)) for f in fields(state)]
+    return [(f.name, one) for f, one in held if one is not None or f.default is MISSING]
 
 
 def _named(name: str) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from onlinecde.models import OnlineModel, StreamState
+from onlinecde.models import NeuralCDE, OnlineModel, StreamState
 from onlinecde.streaming.codec import StateCodec
 from onlinecde.streaming.errors import ModelMismatch, StreamingError
 from onlinecde.streaming.events import Outcome, Refusal
@@ -83,13 +83,17 @@ class Following:
         self, served: ServedModel, store: Store, settings: Settings, horizon: float | None
     ):
         self.served, self.model, self.store, self.settings = served, served.model, store, settings
-        if self.model.device.type != "cpu":
-            raise StreamingError("the engine runs on the CPU: give it model.cpu().", "model_device")
+        if self.model.device.type != "cpu" and not isinstance(self.model, NeuralCDE):
+            raise StreamingError(
+                f"the engine runs a {type(self.model).__name__} on the CPU: give it model.cpu().",
+                "model_device",
+            )
         self.limits = limits_of(self.model, horizon)
         self.codes = {name: number for number, name in enumerate(served.channels)}
         static = self.model.static
         with torch.no_grad():
-            self.blank = self.model.init_state(1, torch.zeros(1, static) if static else None)
+            blank = self.model.init_state(1, torch.zeros(1, static) if static else None)
+        self.blank: StreamState = blank.to("cpu")
         self.codec = StateCodec(self.blank, served.hash)
         self.residents = Residents(self.blank, self.model.outputs, settings.recent)
         self.static: dict[int, tuple[float, ...]] = {}
@@ -180,7 +184,7 @@ class Following:
                 # One by one: what static features come to may round differently in a batch.
                 states = type(self.blank).concatenate([self.begin(slot) for slot in slots])
             else:
-                states = self.blank[np.zeros(len(slots), np.int64)]
+                states = self.blank[torch.zeros(len(slots), dtype=torch.int64)]
             held.push(chosen, np.full(len(slots), BEFORE), states)
         return slots
 
@@ -188,7 +192,7 @@ class Following:
         """The state of a stream before its first row."""
         static = self.static.get(slot)
         with torch.no_grad():
-            return self.model.init_state(1, None if static is None else [static])
+            return self.model.init_state(1, None if static is None else [static]).to("cpu")
 
     def bring(self, names: Sequence[str]) -> dict[str, StreamingError]:
         """Bring streams into memory where the store has them; by name, those that cannot be read."""

@@ -12,7 +12,7 @@ from onlinecde.models import NeuralCDE, StreamState
 from onlinecde.solvers import SolverError
 from onlinecde.streaming.errors import StreamingError
 from onlinecde.streaming.following import Following
-from onlinecde.streaming.rounds import integrate
+from onlinecde.streaming.rounds import at_model, integrate
 from onlinecde.streaming.rowcodec import decode_row, dense_rows
 from onlinecde.streaming.store import RowRecord
 from onlinecde.streaming.views import Curve, HistoryRow, Overview, RevisedAnswer, RowExplanation
@@ -190,7 +190,8 @@ def ask(following: Following, states: StreamState, at: np.ndarray) -> np.ndarray
         return np.empty((0, following.model.outputs))
     with torch.no_grad():
         try:
-            return following.model.predict(states, torch.from_numpy(at)).double().numpy()
+            said = following.model.predict(at_model(following.model, states), torch.from_numpy(at))
+            return said.double().cpu().numpy()
         except SolverError:
             if len(at) == 1:
                 return np.full((1, following.model.outputs), np.nan)
@@ -226,8 +227,10 @@ def explain(following: Following, slot: int, last: int) -> list[RowExplanation]:
         dense_rows(records, model.channels),
     )
     with torch.no_grad():
-        step = model.explain_observation(states, found.times[places + 1], rows)  # pyright: ignore[reportArgumentType]
-    start, time, events = (part.double().numpy() for part in (step.start, step.time, step.events))
+        step = model.explain_observation(at_model(model, states), found.times[places + 1], rows)
+    start, time, events = (
+        part.double().cpu().numpy() for part in (step.start, step.time, step.events)
+    )
     return [
         RowExplanation(
             record.time,

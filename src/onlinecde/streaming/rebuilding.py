@@ -121,10 +121,10 @@ def _commit(
         if model.static:  # one by one, as live
             features = [np.frombuffer(one.static or b"", "<f8").tolist() for one in streams]
             begin = type(following.blank).concatenate(
-                [model.init_state(1, [one]) for one in features]
+                [model.init_state(1, [one]).to("cpu") for one in features]
             )
         else:
-            begin = model.init_state(len(streams))
+            begin = model.init_state(len(streams)).to("cpu")
     lengths = np.array([len(own) for own in records])
     done = integrate(
         model, begin, lengths, np.array([r.time for r in flat]), dense_rows(flat, model.channels)

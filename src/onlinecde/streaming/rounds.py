@@ -41,6 +41,11 @@ class Integrated:
         return self.states._map(lambda tensor: tensor.index_select(0, index))
 
 
+def at_model(model: OnlineModel, state: StreamState) -> Any:
+    """A state where the model is; states themselves stay in main memory."""
+    return state if model.device.type == "cpu" else state.to(model.device)
+
+
 def observe(
     model: OnlineModel, state: StreamState, times: np.ndarray, rows: np.ndarray, largest: float
 ) -> tuple[StreamState, dict[int, str]]:
@@ -55,12 +60,16 @@ def observe(
         if found is not None:
             after, finite = found
             return after, dict.fromkeys(np.flatnonzero(~finite).tolist(), "")
+        if (told := _observe_there(model, state, times, rows, largest)) is not None:
+            return told
     bad: dict[int, str] = {}
     after = []
     for stream in range(len(state)):
         alone: Any = state[stream]
         try:
-            new = model.observe(alone, float(times[stream]), rows[stream : stream + 1])
+            new = model.observe(
+                at_model(model, alone), float(times[stream]), rows[stream : stream + 1]
+            ).to("cpu")
             if not _sound(new, largest):
                 bad[stream], new = "", alone
         except SolverError:
@@ -71,13 +80,27 @@ def observe(
     return type(state).concatenate(after), bad
 
 
+def _observe_there(
+    model: NeuralCDE, state: StreamState, times: np.ndarray, rows: np.ndarray, largest: float
+) -> tuple[StreamState, dict[int, str]] | None:
+    """`observe` on a GPU, all streams at once; None where there is none, or a stream's row is refused."""
+    if model.device.type == "cpu":
+        return None
+    try:
+        after = model.observe(at_model(model, state), torch.from_numpy(times), rows).to("cpu")
+    except (SolverError, StateError):
+        return None
+    fine = (after.z.abs().amax(1) <= largest) & (after.values.abs().amax(1) <= largest)
+    return after, dict.fromkeys(torch.nonzero(~fine)[:, 0].tolist(), "")
+
+
 def _sound(state: StreamState, largest: float) -> bool:
     """Whether a state can be gone on from; times alone may be NaN, before there is a row they belong to."""
     for name, tensor in vars(state).items():
         if tensor is None or not tensor.is_floating_point():
             continue
         fine = tensor.abs() <= largest
-        if name.endswith("time"):
+        if name.endswith("time") or name == "stamps":
             fine |= tensor.isnan()
         if not bool(fine.all()):
             return False
@@ -140,7 +163,7 @@ def _answer(
         order = order[sound]
         states = states[torch.from_numpy(np.flatnonzero(sound))]
     with torch.no_grad():
-        outputs[order] = model.predict(states).double().cpu().numpy()
+        outputs[order] = model.predict(at_model(model, states)).double().cpu().numpy()
     for row in order[~np.isfinite(outputs[order]).all(1)].tolist():
         earlier = [one for one in bad if stream[one] == stream[row]]
         if not earlier or row < earlier[0]:

@@ -77,6 +77,8 @@ class _Inputs:
     lengths: Tensor
     """(stream,) int32: pieces"""
     static: Tensor | None
+    since: Tensor | None
+    """(stream, row, channel): how long ago each channel was observed, where the readout asks"""
     labels: Tensor
 
 
@@ -130,10 +132,10 @@ class GraphedStep:
         captured = self._graphs.get(key)
         if captured is None:
             inputs = self._room(size, labels, batch.static)
-            self._fill(inputs, path, batch.static, labels)
+            self._fill(inputs, path, batch, labels)
             captured = self._graphs[key] = self._capture(inputs)
         else:
-            self._fill(captured.inputs, path, batch.static, labels)
+            self._fill(captured.inputs, path, batch, labels)
         captured.graph.replay()
         how = model.integrator
         note_evaluations(path.pieces_per_stream * (how.steps * how.table.stages))
@@ -151,12 +153,11 @@ class GraphedStep:
             observed=new(rows - 1, many, model.encoding.value_channels, dtype=torch.bool),
             lengths=new(many, dtype=torch.int32),
             static=None if static is None else new(many, static.shape[1]),
+            since=None if model.encoding.ramps is None else new(many, rows, model.channels),
             labels=torch.empty(many, *shape, dtype=labels.dtype, device=model.device),
         )
 
-    def _fill(
-        self, to: _Inputs, path: RectilinearPath, static: Tensor | None, labels: Tensor
-    ) -> None:
+    def _fill(self, to: _Inputs, path: RectilinearPath, batch: SeriesBatch, labels: Tensor) -> None:
         """Copy a batch to where the graph reads it."""
         laid = chain(path, self.model.field)
         order, many, legs = laid.order, path.rows.shape[0], laid.slopes.shape[0]
@@ -172,8 +173,14 @@ class GraphedStep:
             to.time[:legs, :many] = laid.time
             to.slopes[:legs, :many, 0] = laid.slopes
             to.observed[:legs, :many] = laid.observed
-        if to.static is not None and static is not None:
-            to.static[:many] = static[order]
+        if to.static is not None and batch.static is not None:
+            to.static[:many] = batch.static[order]
+        if to.since is not None:
+            stamps = self.model.stamps(batch)
+            assert stamps is not None
+            since = self.model.encoding.since(batch.times, stamps)[order]
+            to.since[:many, : since.shape[1]] = since
+            to.since[:many, since.shape[1] :] = since[:, -1:]
         to.labels.fill_(-1 if self.model.head.kind == "multiclass" else torch.nan)
         labels = labels.to(to.labels)[order]
         if self.final:
@@ -210,10 +217,13 @@ class GraphedStep:
         knots = fused_gpu.along(
             legs, model.field, how.table, z0, inputs.time, inputs.slopes, drive, how.precision
         )
+        view = inputs.x if model.readout_sees_path else None
+        if inputs.since is not None:
+            view = torch.cat([inputs.x, inputs.since], 2)
         if self.final:
-            outputs = model.read(knots[-1], inputs.x[:, -1])
+            outputs = model.read(knots[-1], None if view is None else view[:, -1])
         else:
-            outputs = model.read(knots[::2].transpose(0, 1), inputs.x)
+            outputs = model.read(knots[::2].transpose(0, 1), view)
         loss = masked_loss(model.head.kind, outputs, inputs.labels, self.weight)
         found = torch.autograd.grad(loss, own, allow_unused=True)
         for parameter, g in zip(own, found, strict=True):
@@ -222,13 +232,15 @@ class GraphedStep:
         return loss.detach()
 
     def _capture(self, inputs: _Inputs) -> _Captured:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            # Kernels are compiled and libraries started outside of the graph.
-            self._compute(inputs)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            loss = self._compute(inputs)
+        # What is drawn here does not count: the first replay draws what any other would.
+        with torch.random.fork_rng(devices=[self.model.device]):
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                # Kernels are compiled and libraries started outside of the graph.
+                self._compute(inputs)
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
+                loss = self._compute(inputs)
         return _Captured(graph, inputs, loss)

@@ -121,7 +121,7 @@ class Training:
 
     def _epoch(self, save: Callable[[Training], None], watch: Watch) -> None:
         at, settings = self.at, self.settings
-        batches = epoch_batches(self.series.rows, settings.batch_size, settings.seed, at.epoch)
+        batches = epoch_batches(len(self.series), settings.batch_size, settings.seed, at.epoch)
         started = time.monotonic() - at.seconds
         for group, factor in zip(self.optimiser.param_groups, _rates(self.optimiser), strict=True):
             group["lr"] = at.lr * factor
