@@ -84,13 +84,29 @@ def checked_trajectory(
     chain: Chain, field: MLPVectorField, table: Tableau, z0: Tensor, precision: Precision
 ) -> tuple[Tensor, str]:
     """`trajectory` and its reason; where "high" leaves the range of halves, it is done anew in "highest"."""
-    z = trajectory(chain, field, table, z0, precision)
     where = "an MLPVectorField on the GPU with fixed steps"
+    if not chain.pieces or not z0.shape[0]:
+        return trajectory(chain, field, table, z0, precision), where
+    legs = legs_of(chain)
+    path = chain.time, chain.slopes, chain.drive
+    z = along(legs, field, table, z0, *path, precision)
     capturing = z0.is_cuda and torch.cuda.is_current_stream_capturing()
     if precision == "high" and not capturing and not bool(z.detach().sum().isfinite()):
-        z = trajectory(chain, field, table, z0, "highest")
+        z = along(legs, field, table, z0, *path, "highest")
         return z, f"{where}, in 'highest': states left the range of 'high'"
+    wanted = any(x is not None and x.requires_grad for x in path)
+    if precision == "high" and not wanted and by_clusters(legs, field, table, z0):
+        return z, f"{where}, precision 'high', by thread-block clusters"
     return z, f"{where}, precision '{precision}'"
+
+
+def by_clusters(legs: Legs, field: MLPVectorField, table: Tableau, z0: Tensor) -> bool:
+    """Whether thread-block clusters take a solve in "high"."""
+    from onlinecde.kernels.gpu import clustered
+
+    with _current(z0):
+        packed = _packed_table(table, z0.device)
+        return clustered(field, legs, packed, torch.is_grad_enabled(), z0.device)
 
 
 def trajectory(
@@ -187,6 +203,7 @@ class _Fused(torch.autograd.Function):
                 save=any(ctx.needs_input_grad),
                 split=precision == "highest",
                 moves=moves,
+                path_gradients=any(ctx.needs_input_grad[6:8]),
             )
         ctx.legs = legs
         return knots

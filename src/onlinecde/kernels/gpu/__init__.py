@@ -1,4 +1,4 @@
-"""The integrator's inner loops in Triton, on plain tensors: states, and gradients of all that went in.
+"""The integrator's inner loops in Triton and CUDA, on plain tensors: states, and gradients of all that went in.
 
 Importing it imports triton. With TRITON_INTERPRET=1 set before, kernels run on CPU tensors.
 """
@@ -6,7 +6,7 @@ Importing it imports triton. With TRITON_INTERPRET=1 set before, kernels run on 
 from onlinecde.kernels.gpu.launching import Shape, shape_for
 from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, pack_field, pack_table
 from onlinecde.kernels.gpu.plan import Moves, plan_moves
-from onlinecde.kernels.gpu.solve import Gradients, backward, forward
+from onlinecde.kernels.gpu.solve import Gradients, backward, clustered, forward
 from onlinecde.kernels.gpu.weight_gradients import Tape
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Table",
     "Tape",
     "backward",
+    "clustered",
     "forward",
     "pack_field",
     "pack_table",

@@ -39,6 +39,8 @@ class Table:
     stages: int
     numbers: Tensor
     """a (4, 4), b (4), c (4), 0 where there is no stage"""
+    rows: tuple[float, ...]
+    """The same where the host can read them"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,4 +137,4 @@ def pack_table(
     """Lay a tableau of up to four stages out."""
     rows = [*a, *[()] * (4 - len(a)), b, c]
     flat = [number for row in rows for number in (*row, *[0.0] * (4 - len(row)))]
-    return Table(len(b), torch.tensor(flat, dtype=torch.float32, device=device))
+    return Table(len(b), torch.tensor(flat, dtype=torch.float32, device=device), tuple(flat))

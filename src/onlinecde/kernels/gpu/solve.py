@@ -9,8 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from onlinecde.kernels.gpu import clusters
+from onlinecde.kernels.gpu.clusters import Clusters, FieldSizes
 from onlinecde.kernels.gpu.forward_sweep import forward_kernel
 from onlinecde.kernels.gpu.launching import (
+    ALONE_UP_TO,
     Shape,
     counter,
     grid_of,
@@ -51,24 +54,27 @@ def forward(
     split: bool = True,
     shape: Shape | None = None,
     moves: Moves | None = None,
+    path_gradients: bool = False,
 ) -> tuple[Tensor, list[Tape]]:
     """z at the knots (knot, stream, hidden) from z0 (stream, hidden), and tapes if asked to `save`.
 
     `split` computes products to 22 bits, else to 11. `moves` are the path's move lists, if they
-    were made before. More streams than the GPU has room for at once are taken one lot after
+    were made before. Where gradients of the path will be asked for, clusters leave the solve to
+    the others, which find them. More streams than the GPU has room for at once are taken one lot after
     another, each with a tape of its own.
     """
     shape = shape or shape_for(field, legs, split=split)
     room = legs.streams if shape.alone else shape.rows * shape.programs
     if legs.streams <= room:
-        knots, tape = _forward(field, legs, z0, table, save, split, shape, moves)
-        return knots, tape
+        return _forward(field, legs, z0, table, save, split, shape, moves, path_gradients)
     found: list[Tensor] = []
     tapes: list[Tape] = []
     for first in range(0, legs.streams, room):
         some = slice(first, first + room)
         part = legs.some(first, first + room)
-        knots, tape = _forward(field, part, z0[some], table, save, split, shape, None)
+        knots, tape = _forward(
+            field, part, z0[some], table, save, split, shape, None, path_gradients
+        )
         found.append(knots)
         tapes += tape
     return torch.cat(found, 1), tapes
@@ -83,15 +89,26 @@ def _forward(
     split: bool,
     shape: Shape,
     moves: Moves | None,
+    path_gradients: bool,
 ) -> tuple[Tensor, list[Tape]]:
     streams, device = legs.streams, z0.device
-    if moves is None and not shape.alone:
+    how = None
+    if not shape.alone and not path_gradients:
+        how = clusters.plan(field, legs, table, split=split, save=save, device=device)
+    # Clusters list their moves themselves.
+    if moves is None and not shape.alone and not isinstance(how, Clusters):
         moves = plan_moves(legs, shape.entries)
     slots, room = _slots(legs, table.stages)
     new = z0.new_empty
     knots = new(legs.pieces + 1, streams, field.hidden)
     ys = new(room if save else 1, streams, field.hidden)
     before = new(room if save else 1, field.depth, streams, field.width)
+    if isinstance(how, Clusters):
+        bent = clusters.forward(field, legs, z0, how, knots, ys, before, save=save)
+        if not save:
+            return knots, []
+        tape = Tape(field, legs, table, shape, moves, slots, room, ys, before, split, how, bent)
+        return knots, [tape]
     parts = new(0 if shape.alone else streams * legs.values, field.hidden)
     forward_kernel[grid_of(shape, streams)](
         knots, z0.contiguous(), new(streams, field.hidden), ys, before, parts, counter(device),
@@ -105,6 +122,16 @@ def _forward(
     if not save:
         return knots, []
     return knots, [Tape(field, legs, table, shape, moves, slots, room, ys, before, split)]
+
+
+def clustered(
+    field: FieldSizes, legs: Legs, table: Table, save: bool, device: torch.device
+) -> bool:
+    """Whether thread-block clusters take a solve whose products are not split."""
+    if legs.values * legs.parts <= ALONE_UP_TO:
+        return False
+    how = clusters.plan(field, legs, table, split=False, save=save, device=device)
+    return isinstance(how, Clusters)
 
 
 def backward(
@@ -157,17 +184,26 @@ def _backward(
     g_ks = new(tape.room, streams, field.hidden)
     g_most = new(streams)
     grads = new(tape.room, field.depth, streams, field.width)
-    parts = new(0 if shape.alone else streams * legs.values, field.width)
     g_time = torch.zeros_like(legs.time) if want_time and legs.time is not None else None
     g_slopes = torch.zeros_like(legs.slopes) if want_slopes else None
     g_drive = torch.zeros_like(legs.drive) if want_drive and legs.drive is not None else None
+    if tape.clusters and tape.features is not None and not (want_time or want_slopes):
+        clusters.reverse(
+            field, legs, tape.clusters, g_knots, tape.before, tape.features, g_z0, g_ks, g_most, grads
+        )  # fmt: skip
+        inner, weight, bias = weight_gradients(tape, g_ks, g_most, grads)
+        return Gradients(g_z0, inner, weight, bias, None, None, None)
+    moves = tape.moves
+    if moves is None and not shape.alone:
+        moves = plan_moves(legs, shape.entries)
+    parts = new(0 if shape.alone else streams * legs.values, field.width)
     backward_kernel[grid_of(shape, streams)](
         g_knots.contiguous(), g_z0, g_ks, new(streams), g_most, grads, tape.before, parts,
         new(streams, max(field.hidden, field.width)), counter(device),
         *(g_z0 if g is None else g for g in (g_time, g_slopes, g_drive)),
         *path_of(legs), legs.lengths, tape.slots,
         field.inner_head, field.inner_tail, field.head, field.tail, field.bias,
-        table.numbers, *lists_of(tape.moves, legs), streams, legs.pieces,
+        table.numbers, *lists_of(moves, legs), streams, legs.pieces,
         **sizes_of(field, legs, shape, table.stages, shape.columns_back),
         BLOCK=shape.entries_back, WANT_TIME=g_time is not None,
         WANT_SLOPES=g_slopes is not None, WANT_DRIVE=g_drive is not None,

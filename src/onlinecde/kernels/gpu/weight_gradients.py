@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from onlinecde.kernels.gpu import clusters
+from onlinecde.kernels.gpu.clusters import Clusters
 from onlinecde.kernels.gpu.launching import Shape, options, precision_of, sizes_of
 from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, padded
 from onlinecde.kernels.gpu.plan import Moves
@@ -33,18 +35,22 @@ class Tape:
     """(slot, layer, stream, width): what the activations took in"""
     split: bool
     """Whether products are computed to 22 bits, else to 11"""
+    clusters: Clusters | None = None
+    """How clusters took the way there, if they did"""
+    features: Tensor | None = None
+    """(slot, stream, 64) halves: what the last layer took in, if clusters kept it"""
 
 
 def weight_gradients(
     tape: Tape, g_ks: Tensor, g_most: Tensor, grads: Tensor
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
     """The weights' gradients from the tape and what the sweep wrote."""
-    field, legs, shape = tape.field, tape.legs, tape.shape
+    field, legs = tape.field, tape.legs
     device = g_ks.device
     hidden, width, depth = field.hidden, field.width, field.depth
     piece = torch.arange(legs.pieces, device=device)
     moving = (legs.lengths[None, :] > piece[:, None]).sum(1, dtype=torch.int32)
-    each = tape.slots.diff()
+    each = tape.slots.diff() if legs.time_steps is not None else legs.steps * tape.table.stages
     by_slot = moving.repeat_interleave(each, output_size=tape.room)
     inner = []
     for layer in range(depth):
@@ -57,6 +63,27 @@ def weight_gradients(
                 sizes=(size, width), per_slot=(per_slot, depth), act=layer > 0,
             )
         )  # fmt: skip
+    # dX/du of a cubic piece is at most the sum of its coefficients.
+    most = g_most.max() * torch.linalg.vector_norm(legs.slopes, torch.inf) * legs.slopes.shape[2]
+    if tape.clusters and tape.features is not None:
+        weight, bias = clusters.columns(field, legs, tape.clusters, tape.features, g_ks, most)
+    else:
+        weight, bias = _columns(tape, g_ks, most, moving)
+    if legs.rectilinear:
+        timed = torch.where(piece % 2 == 0, moving, 0).repeat_interleave(
+            each, output_size=tape.room
+        )
+        weight[0], bias[0] = _outer(
+            tape, tape.before, g_ks, timed, depth - 1, 0,
+            sizes=(width, hidden), per_slot=(depth, 1), act=True,
+        )  # fmt: skip
+    return inner, weight, bias
+
+
+def _columns(tape: Tape, g_ks: Tensor, most: Tensor, moving: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of the columns that move on value legs, from the tape and a bound on them."""
+    field, legs, shape = tape.field, tape.legs, tape.shape
+    device, hidden, width = g_ks.device, field.hidden, field.width
     block, entries, warps = _column_tiles(padded(hidden), padded(width), shape)
     blocks = -(-hidden // block)
     moved = legs.values * legs.parts
@@ -69,24 +96,13 @@ def weight_gradients(
     for name in ("BW", "BH", "BK", "BKH", "OWN_STEPS", "DRIVE", "ROWS"):
         del sizes[name]
     sizes |= {"ENTRIES": entries, "HELD": padded(width) <= 64}
-    # dX/du of a cubic piece is at most the sum of its coefficients.
-    most = g_most.max() * legs.slopes.abs().amax() * legs.slopes.shape[2]
     lists = (tape.moves.entry_stream, tape.moves.value_first) if tape.moves else (moving, moving)
     columns_kernel[moved, blocks, shares](
         tape.before, g_ks, most, weights, biases, legs.slopes, moving, tape.slots,
         field.head, field.tail, field.bias, tape.table.numbers, *lists, legs.streams, number,
         **sizes, **precision_of(tape.split, device), **options(warps),
     )  # fmt: skip
-    weight, bias = weights.sum(0), biases.sum(0)
-    if legs.rectilinear:
-        timed = torch.where(piece % 2 == 0, moving, 0).repeat_interleave(
-            each, output_size=tape.room
-        )
-        weight[0], bias[0] = _outer(
-            tape, tape.before, g_ks, timed, depth - 1, 0,
-            sizes=(width, hidden), per_slot=(depth, 1), act=True,
-        )  # fmt: skip
-    return inner, weight, bias
+    return weights.sum(0), biases.sum(0)
 
 
 def _column_tiles(tall: int, wide: int, shape: Shape) -> tuple[int, int, int]:

@@ -1,0 +1,272 @@
+"""Both sweeps by thread-block clusters, for `high` on compute capability 9: the last layer stays on chip.
+
+A cluster of eight thread blocks takes its streams through the whole solve and waits for no other.
+Each block keeps the columns of its share of the values; stages and their sums go from block to
+block through shared memory. Inputs and tape are those of the other kernels, with the features of
+each stage in half precision beside them, so that the way back need not take these kernels too.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onlinecde.kernels.gpu import compiling
+from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, padded
+
+SWITCH = "ONLINECDE_CLUSTERS"
+"""Set to 0 in the environment, it leaves these kernels out."""
+BLOCKS = 8
+THREADS = 256
+SIDE = 64
+"""Hidden units and widths a tile holds"""
+MOST_DEPTH = 2
+MOST_PARTS = 2
+BLOCK_STREAMS = (4, 6, 8, 9, 10, 12, 16)
+"""Streams of a thread block the kernels are compiled for"""
+COLUMNS_SHARED = 57 * 1024
+"""Bytes of shared memory of a thread block for the last layer's gradients: two fit a multiprocessor."""
+ACTIVATIONS = {"relu": 0, "tanh": 1, "silu": 2, "softplus": 3}
+SHARED_FILES = ("cluster_primitives.cuh", "cluster_tiles.cuh")
+
+
+class FieldSizes(Protocol):
+    """What must be known of a field: one that was packed, or the one it was made from."""
+
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def activation(self) -> str: ...
+    @property
+    def final(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """How a solve is shared out among clusters, and what its kernels are compiled for."""
+
+    block_streams: int
+    defines: tuple[tuple[str, str], ...]
+
+    def blocks(self, streams: int) -> int:
+        """Thread blocks of a launch."""
+        return -(-streams // (BLOCKS * self.block_streams)) * BLOCKS
+
+
+def plan(
+    field: FieldSizes, legs: Legs, table: Table, *, split: bool, save: bool, device: torch.device
+) -> Clusters | str:
+    """How clusters take a solve, or in words why they do not."""
+    if os.environ.get(SWITCH) == "0":
+        return f"{SWITCH} is 0"
+    if split:
+        return "products are split"
+    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
+        return "the device is not of compute capability 9"
+    reason = not_covered(field, legs)
+    if reason is not None:
+        return reason
+    number = torch.cuda.current_device() if device.index is None else device.index
+    try:
+        at_once = compiling.clusters_at_once(BLOCKS, THREADS, number)
+        how = clusters_for(field, legs, table, at_once)
+    except compiling.CompileError as error:
+        return _said_once(str(error))
+    return _broken(how, save, number) or how
+
+
+def not_covered(field: FieldSizes, legs: Legs) -> str | None:
+    """What of a solve the cluster kernels do not know, or None."""
+    if not legs.rectilinear:
+        return "the path is not rectilinear"
+    if legs.drive is not None:
+        return "the field sees the path"
+    if legs.time_steps is not None:
+        return "time legs have steps of their own"
+    if max(field.hidden, field.width) > SIDE or field.depth > MOST_DEPTH:
+        return (
+            f"hidden is {field.hidden}, width {field.width} and depth {field.depth}; clusters take "
+            f"up to {SIDE}, {SIDE} and {MOST_DEPTH}"
+        )
+    if not block_streams_for(legs.values, legs.parts):
+        return f"the columns of {legs.values * legs.parts} channels do not fit into a cluster"
+    return None
+
+
+@lru_cache(maxsize=64)
+def _broken(how: Clusters, save: bool, device: int) -> str | None:
+    """Why one of the kernels a solve needs cannot be compiled, or None; found out once."""
+    try:
+        for name in ("forward", "reverse", "columns") if save else ("forward",):
+            _kernel(name, how, save, device)
+    except compiling.CompileError as error:
+        return _said_once(str(error))
+    return None
+
+
+@lru_cache(maxsize=64)
+def _said_once(reason: str) -> str:
+    warnings.warn(f"precision 'high' goes without thread-block clusters: {reason}", stacklevel=2)
+    return reason
+
+
+def shared_bytes(values: int, parts: int, block_streams: int) -> int:
+    """Bytes of shared memory the way back takes in a thread block, the larger of the two sweeps."""
+    each, streams = -(-values // BLOCKS), BLOCKS * block_streams
+    line = 2 * (SIDE + 8)
+    slots = -(-streams // 16) * 16
+    columns = each * parts
+    states = (3 * (streams + 1) + 7 * 16 + SIDE + columns * SIDE) * line
+    entries = (each + 1) * 16 * 2 * (parts * SIDE + 8)
+    sums = 4 * ((streams + 1) * (SIDE + 8) + streams * (SIDE + 4) + columns * SIDE)
+    words = columns * streams + each * slots * (parts + 1) + block_streams * values * parts
+    moves = 4 * (words + each + streams + each * -(-streams // 32)) + each * slots + 16
+    # What alignment adds at most.
+    return states + entries + sums + moves + 512
+
+
+def block_streams_for(values: int, parts: int) -> list[int]:
+    """Streams of a thread block for which there is room."""
+    if parts > MOST_PARTS:
+        return []
+    room = compiling.LARGEST_SHARED
+    return [n for n in BLOCK_STREAMS if shared_bytes(values, parts, n) <= room]
+
+
+def clusters_for(field: FieldSizes, legs: Legs, table: Table, at_once: int) -> Clusters:
+    """The fewest streams a block with which all run at once; where none do, the most that fit."""
+    sizes = block_streams_for(legs.values, legs.parts)
+    enough = [n for n in sizes if -(-legs.streams // (BLOCKS * n)) <= at_once]
+    block_streams = enough[0] if enough else sizes[-1]
+    rows = [table.rows[4 * row : 4 * row + 4] for row in range(5)]
+    *a, b = ["{" + ", ".join(_number(x / legs.steps) for x in row) + "}" for row in rows]
+    defines = {
+        "H": field.hidden,
+        "W": field.width,
+        "HP": padded(field.hidden),
+        "WP": padded(field.width),
+        "HR": field.hidden,
+        "WR": field.width,
+        "DEPTH": field.depth,
+        "ACT": ACTIVATIONS[field.activation],
+        "TANH": int(field.final == "tanh"),
+        "VALUES": legs.values,
+        "PARTS": legs.parts,
+        "STEPS": legs.steps,
+        "STAGES": table.stages,
+        "BLOCK_STREAMS": block_streams,
+        "TABLE_A": "{" + ", ".join(a) + "}",
+        "TABLE_B": b,
+    }
+    return Clusters(block_streams, tuple((name, str(value)) for name, value in defines.items()))
+
+
+def _number(x: float) -> str:
+    """A float32 literal."""
+    return f"{float(np.float32(x))!r}f"
+
+
+def _kernel(name: str, how: Clusters, save: bool, device: int) -> compiling.Kernel:
+    return compiling.kernel(
+        f"cluster_{name}",
+        (*SHARED_FILES, f"cluster_{name}.cu"),
+        (*how.defines, ("SAVE", str(int(save)))),
+        THREADS,
+        COLUMNS_SHARED if name == "columns" else compiling.LARGEST_SHARED,
+        device,
+    )
+
+
+def launch(
+    name: str, how: Clusters, save: bool, blocks: int, arguments: tuple[Tensor | int, ...]
+) -> None:
+    """Launch one of the kernels on the current device."""
+    _kernel(name, how, save, torch.cuda.current_device()).launch(blocks, arguments)
+
+
+def forward(
+    field: PackedField,
+    legs: Legs,
+    z0: Tensor,
+    how: Clusters,
+    knots: Tensor,
+    ys: Tensor,
+    before: Tensor,
+    *,
+    save: bool,
+) -> Tensor:
+    """Fill `knots`, and if asked to `save` the tape; returns the features in halves, (slot, stream, 64)."""
+    assert legs.time is not None
+    bent = z0.new_empty(ys.shape[0], legs.streams, SIDE, dtype=torch.float16)
+    launch(
+        "forward", how, save, how.blocks(legs.streams),
+        (
+            knots, z0.contiguous(), ys, before, bent, legs.time, legs.slopes, legs.lengths,
+            field.inner_head, field.inner_bias, field.head, field.bias, legs.streams, legs.pieces,
+        ),
+    )  # fmt: skip
+    return bent
+
+
+def reverse(
+    field: PackedField,
+    legs: Legs,
+    how: Clusters,
+    g_knots: Tensor,
+    before: Tensor,
+    bent: Tensor,
+    g_z0: Tensor,
+    g_ks: Tensor,
+    g_most: Tensor,
+    grads: Tensor,
+) -> None:
+    """Fill the gradients of the states and what those of the weights are found from."""
+    assert legs.time is not None
+    launch(
+        "reverse", how, True, how.blocks(legs.streams),
+        (
+            g_knots.contiguous(), g_z0, g_ks, g_most, grads, before, bent,
+            legs.time, legs.slopes, legs.lengths,
+            field.inner_head, field.head, field.bias, legs.streams, legs.pieces,
+        ),
+    )  # fmt: skip
+
+
+def columns(
+    field: PackedField,
+    legs: Legs,
+    how: Clusters,
+    bent: Tensor,
+    g_ks: Tensor,
+    most: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the last layer's columns on value legs, (channel, hidden, width) and (channel, hidden).
+
+    The column of time is not among them; `most` is a bound on the stages' gradients times dX.
+    """
+    number = legs.pieces // 2
+    programs = torch.cuda.get_device_properties(g_ks.device).multi_processor_count
+    shares = max(1, min(number, -(-4 * programs // legs.values)))
+    # With one part, half the warps of a block add up for themselves.
+    room = shares * (2 if legs.parts == 1 else 1)
+    weight = g_ks.new_empty(room, field.channels, field.hidden, field.width)
+    bias = g_ks.new_empty(room, field.channels, field.hidden)
+    launch(
+        "columns", how, True, legs.values * shares,
+        (
+            bent, g_ks, most, weight, bias, legs.slopes, legs.lengths, field.head, field.bias,
+            legs.streams, number, shares,
+        ),
+    )  # fmt: skip
+    return weight.sum(0), bias.sum(0)
