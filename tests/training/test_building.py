@@ -48,6 +48,21 @@ def test_what_is_given_is_kept_and_what_no_longer_fits_is_left_out(ward):
     assert slow["restoring"] < RESTORING
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, (6, 128, 0.3)),
+        ({"readout_ramps": 3}, (3, 128, 0.3)),
+        ({"readout_width": None}, (6, None, 0.0)),
+        ({"readout_sees_path": False}, (0, None, 0.0)),
+    ],
+)
+def test_the_readout_of_series_with_gaps_sees_ramps_unless_told_otherwise(ward, given, wanted):
+    config = build_model(ward, "neural-cde", given).config
+    found = tuple(config[f"readout_{name}"] for name in ("ramps", "width", "dropout"))
+    assert found == wanted
+
+
 def test_a_state_is_pulled_back_at_first(ward):
     torch.manual_seed(0)
     model = build_model(ward, "neural-cde").eval()

@@ -68,7 +68,8 @@ def test_targets_are_what_they_are_said_to_be(seed):
 @pytest.mark.parametrize("name", MODEL_NAMES)
 def test_gradients_are_those_of_the_loss_written_out(ward, name):
     torch.manual_seed(0)
-    model = build_model(ward, name, {**SMALL, "channel_dropout": 0.0}).double()
+    still = {"channel_dropout": 0.0} | ({"readout_dropout": 0.0} if name == "neural-cde" else {})
+    model = build_model(ward, name, {**SMALL, **still}).double()
     settings = FitSettings(**{**HOW.as_json(), "dtype": "float64"})
     training = Training(model, ward, Scales(), settings, torch.device("cpu"))
     batch, labels = training.series[:7], training.labels[:7]
@@ -115,7 +116,7 @@ def test_the_readout_sees_x_where_the_head_does(ward):
     model = build_model(ward, "neural-cde", sizes)
     series, labels = ward.split("train")
     ahead = HorizonReadout(model, series, labels, HOW)
-    assert ahead.in_features == model.hidden + model.encoding.path_channels
+    assert ahead.in_features == model.hidden + model.encoding.ramps.outputs
     with torch.no_grad():
         outputs, logits = ahead.forward_with(model, series[:4])
         assert logits.shape == (*series[:4].times.shape, 2)

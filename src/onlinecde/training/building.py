@@ -74,8 +74,9 @@ def model_settings(task: Task, name: str, given: Mapping[str, Any] | None = None
 def _for_gaps(series: SeriesBatch, given: Mapping[str, Any], static: int) -> dict[str, Any]:
     """Defaults for series with gaps: small increments, a z that forgets, and X to be seen by all.
 
-    The field, of few shared columns, and the readout see X, in which static features stand. Found
-    on the simulated ward and PhysioNet 2019 (docs/tried.md); a size that is given is kept.
+    The field, of few shared columns, and the readout see X, in which static features stand; the
+    readout, a small MLP, sees it as ramps too. Found on the simulated ward and PhysioNet 2019 and 2012
+    (docs/tried.md); a size that is given is kept.
     """
     hidden = given.get("hidden", 32)
     most = max(1.0, float(series.observed[series.real].sum(1).max()))
@@ -91,6 +92,10 @@ def _for_gaps(series: SeriesBatch, given: Mapping[str, Any], static: int) -> dic
         "count_gain": round(min(0.3, PULL / (RESTORING * most)), 4),
         "channel_dropout": 0.1,
     }
+    if given.get("readout_sees_path", True):
+        chosen |= {"readout_ramps": 6, "readout_width": 128}
+        if given.get("readout_width", 128) is not None:
+            chosen["readout_dropout"] = 0.3
     if given.get("width", 2 * hidden) >= 2 * hidden and given.get("activation") != "tanh":
         gain = given.get("count_gain", chosen["count_gain"])
         chosen["restoring"] = round(min(RESTORING, PULL / (gain * most)), 4)
