@@ -409,6 +409,8 @@ def warm(case: Case) -> str:
         for precision in ("highest", "high"):
             found = oc.solve(path, field, z0, precision=precision)
             torch.autograd.grad(found.z.square().mean(), list(field.parameters()))
+            # Or a fault would be told of the case that comes next.
+            torch.cuda.synchronize()
     except Exception as error:
         return f"{case.group} {case.name}: {error}"
     return ""
@@ -478,7 +480,9 @@ def main() -> None:
         described = {key: value for key, value in asdict(case).items() if key != "peers"}
         try:
             lines = ours(case, asked.seconds)
+            torch.cuda.synchronize()
         except Exception as error:
+            print(case.group, case.name, "failed:", error, flush=True)
             lines = [{"library": "onlinecde", "failed": str(error)[:300]}]
         for name in case.peers:
             torch.cuda.empty_cache()
