@@ -1,10 +1,7 @@
 """The cluster kernels: emulated on a CPU, compiled by NVRTC where it is, chosen with a reason, and on a real GPU."""
 
-import json
-import os
 import random
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from in_own_process import interpreted
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="GPU kernels are for Linux")
@@ -30,16 +28,8 @@ on_hopper = pytest.mark.skipif(
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 @pytest.mark.parametrize("name", ["one_step", "dense", "nine_streams"])
 def test_the_kernels_are_right_in_an_emulator(name):
-    done = subprocess.run(
-        [sys.executable, "cluster_emulator.py", str(random.randrange(10**6)), name],
-        cwd=HERE,
-        env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    for what, error in json.loads(done.stdout.splitlines()[-1])[name].items():
+    found = interpreted("cluster_emulator.py", str(random.randrange(10**6)), name)
+    for what, error in found[name].items():
         assert 0 < error < (1e-2 if what.startswith("g ") else 1e-3), (name, what, error)
 
 

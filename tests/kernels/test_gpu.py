@@ -1,14 +1,11 @@
 """The GPU kernels against plain torch in float64: in Triton's interpreter anywhere, and on a real GPU."""
 
-import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from in_own_process import interpreted
 
 pytest.importorskip("triton")
 
@@ -41,17 +38,7 @@ def judge(name, found, precision):
 @pytest.mark.parametrize("group", GROUPS)
 def test_kernels_are_right_in_the_interpreter(group):
     seed = random.randrange(10**6)
-    # Triton decides when it is imported whether to interpret: that takes a process of its own.
-    done = subprocess.run(
-        [sys.executable, "gpu_cases.py", str(seed), *GROUPS[group]],
-        cwd=HERE,
-        env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = interpreted("gpu_cases.py", str(seed), *GROUPS[group])
     assert set(found) == set(GROUPS[group])
     for name, errors in found.items():
         judge(name, errors, "high" if name == "high" else "highest")

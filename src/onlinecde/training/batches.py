@@ -18,8 +18,8 @@ def epoch_batches(streams: int, size: int, seed: int, epoch: int) -> list[Tensor
     """Positions of the streams of each batch of an epoch, from the seed alone; at most `size` a batch.
 
     Streams of like length are not put together, though it would save padding: events are rarer or
-    more frequent in longer streams, so each batch would know another share of them (on PhysioNet
-    2019 that cost .02 of AUROC). Batches are of one size, give or take a stream.
+    more frequent in longer streams, so each batch would know another share of them
+    (docs/tried.md has what that cost). Batches are of one size, give or take a stream.
 
     >>> batches = epoch_batches(5, 2, seed=0, epoch=1)
     >>> [len(batch) for batch in batches], sorted(i for batch in batches for i in batch.tolist())
