@@ -160,6 +160,24 @@ class PublishedComparison:
         metrics = [one["metrics"] for one in (self.told["evaluation"], *self.told["against"])]
         return self._table(metrics, self.told["differences"])
 
+    @property
+    def folds(self) -> list[str]:
+        """The folds that were tested, where the split turned."""
+        return [one["fold"] for one in self.told["evaluation"].get("folds", [])]
+
+    def by_fold(self, metric: str = "auc") -> str:
+        """A line a model, a column a fold; of several runs, by the mean of their probabilities."""
+        if not self.folds:
+            raise SystemExit(f"{self.file} is of one split: evaluate runs of folds into it.")
+        heads = [fold.partition(" of ")[0] for fold in self.folds]
+        lines = [f"| model | {' | '.join(heads)} |", "|---" + "|---:" * len(heads) + "|"]
+        for one in (self.told["evaluation"], *self.told["against"]):
+            cells = [
+                interval({"value": fold["metrics"][metric], "low": None}) for fold in one["folds"]
+            ]
+            lines.append(f"| {one['model']} | " + " | ".join(cells) + " |")
+        return "\n".join(lines)
+
     def difference(self, against: str | None = None, metric: str = "auc") -> dict[str, Any]:
         """By how much one run of the first exceeds another model; default: the best of them."""
         names = [one["model"] for one in self.told["against"]]

@@ -166,12 +166,16 @@ def test_a_place_that_was_not_run_is_empty_and_one_that_failed_says_so(folder):
     assert row.endswith("|  |")
 
 
-def test_readme_names_the_best_of_the_others(folder):
-    def found(value, low, high):
-        return {"value": value, "low": low, "high": high, "reason": None}
+def estimate(value, low, high):
+    return {"value": value, "low": low, "high": high, "reason": None}
 
-    def one(model):
-        metrics = {"auc": found(0.75, 0.74, 0.76), "auprc": found(0.1, None, None)}
+
+def compared(folder, name, **folds):
+    """A file of three models; `folds` are AUROCs by fold of those named a, b and c."""
+
+    def one(letter, model):
+        metrics = {"auc": estimate(0.75, 0.74, 0.76), "auprc": estimate(0.1, None, None)}
+        scores = folds.get(letter, [])
         return {
             "model": model,
             "metrics": metrics,
@@ -179,22 +183,54 @@ def test_readme_names_the_best_of_the_others(folder):
             "labels_given": 118310,
             "positive": 2572,
             "bootstrap": 1000,
+            "folds": [
+                {"fold": f"fold {number} of {len(scores)}", "metrics": {"auc": score}}
+                for number, score in enumerate(scores, 1)
+            ],
         }
 
-    near, far = {"auc": found(0.01, 0.002, 0.02)}, {"auc": found(0.05, 0.03, 0.07)}
+    near, far = {"auc": estimate(0.01, 0.002, 0.02)}, {"auc": estimate(0.05, 0.03, 0.07)}
     told = {
         "format": "onlinecde evaluation 1",
         "command": "onlinecde evaluate a --against b --against c",
         "commit": None,
         "hardware": {"processor": "one"},
-        "evaluation": one("Online NCDE"),
-        "against": [one("GRU"), one("GRU-D")],
+        "evaluation": one("a", "Online NCDE"),
+        "against": [one("b", "GRU"), one("c", "GRU-D")],
         "differences": [far, near],
     }
-    (folder / "sepsis.json").write_text(json.dumps(told))
+    (folder / f"{name}.json").write_text(json.dumps(told))
+
+
+def test_readme_names_the_best_of_the_others(folder):
+    compared(folder, "sepsis")
     text = with_results(MARKS, folder)
     assert "+0.010 beside GRU-D, the best of the others (+0.002 to +0.020" in text
     assert "| GRU | 0.750 (0.740 to 0.760) | 0.100 | +0.050 (+0.030 to +0.070) |" in page(folder)
+
+
+def test_folds_are_shown_where_they_were_judged(folder):
+    title = "### Every patient tested once"
+    assert title not in page(folder)
+    compared(folder, "sepsis-folds", a=[0.8, 0.81], b=[0.7, 0.71], c=[0.75, None])
+    text = page(folder)
+    part = text[text.index(title) :].partition("\n## ")[0]
+    assert text.index("## Sepsis at every hour") < text.index(title)
+    assert "the 3,050 others are dealt by lot into 2 folds" in part
+    assert "| GRU | 0.750 (0.740 to 0.760) | 0.100 | +0.050 (+0.030 to +0.070) |" in part
+    assert "| model | fold 1 | fold 2 |" in part
+    assert "| Online NCDE | 0.800 | 0.810 |" in part
+    assert "| GRU-D | 0.750 | none |" in part
+    assert "The runs:" not in part
+    runs = place("Sepsis, hourly", "GRU", [0.7, 0.71], metric="auc")
+    published(folder, "physionet-2019-folds", [runs], folds=2)
+    assert "The runs: `onlinecde reproduce physionet-2019-folds`; 2 runs" in page(folder)
+
+
+def test_a_file_of_one_split_is_not_shown_as_folds(folder):
+    compared(folder, "sepsis-folds")
+    with pytest.raises(SystemExit, match=r"sepsis-folds\.json is of one split"):
+        page(folder)
 
 
 def test_pictures_are_drawn_of_what_is_there(folder):

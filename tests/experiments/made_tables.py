@@ -41,11 +41,11 @@ data_settings = {{ streams = 60 }}
 """
 
 
-def ward_table(folder: Path, epochs: int = 2) -> str:
-    """Write the table into a folder; its path."""
+def ward_table(folder: Path, epochs: int = 2, folds: int = 0) -> str:
+    """Write the table into a folder, with folds or without; its path."""
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "ward.toml"
-    file.write_text(WARD.format(epochs=epochs))
+    file = folder / ("ward-folds.toml" if folds else "ward.toml")
+    file.write_text(f"folds = {folds}\n" * bool(folds) + WARD.format(epochs=epochs))
     return str(file)
 
 

@@ -12,9 +12,16 @@ from onlinecde.cli.judged_task import RawData, Split, TaskName, TaskSettings, ju
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
+    from torch import Tensor
 
+    from onlinecde.data import Task
+    from onlinecde.models import OnlineModel
+    from onlinecde.plots.trajectories import Trajectory
     from onlinecde.training.bootstrap import Difference, Estimate
     from onlinecde.training.judged_runs import JudgedRuns
+
+    Models = dict[str, list[OnlineModel]]
+    Known = tuple[Tensor, Tensor] | None
 
 
 def evaluate(
@@ -40,38 +47,26 @@ def evaluate(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
     """Measure a model on a split: every metric with an interval by subject, beside other models."""
-    import numpy as np
-
-    from onlinecde.artifacts import load, read_manifest
     from onlinecde.training import read_log
-    from onlinecde.training.evaluating import check_fit
     from onlinecde.training.journal import model_folders
-    from onlinecde.training.judged_runs import judge_runs
     from onlinecde.training.known_risk import known_risk
 
     places = [folder, *(against or [])]
     groups = [model_folders(place) for place in places]
-    judged = judged_task(groups[0][0], task, task_setting, data_dir)
-    models = {}
-    for homes, name in zip(groups, _names(places, groups), strict=True):
-        models[name] = [load(home).to(device) for home in homes]
-        for model, home in zip(models[name], homes, strict=True):
-            check_fit(model, judged, read_manifest(home).channels)
-    reference, events = known_risk(judged) or (None, None)
-    found = [
-        judge_runs(
-            name,
-            several,
-            judged,
-            split,
-            metrics=metric or None,
-            bootstrap=bootstrap,
-            seed=seed,
-            reference=None if number else reference,
-            event_at=None if events is None else np.asarray(events),
-        )
-        for number, (name, several) in enumerate(models.items())
-    ]
+    named = dict(zip(_names(places, groups), groups, strict=True))
+    how = {"split": split, "metrics": metric or None, "bootstrap": bootstrap}
+    drawn: dict[str, Any] = {}
+    if folds := _folds(named, task):
+        found = _judge_folds(folds, data_dir, device, seed=seed, **how)
+    else:
+        judged = judged_task(groups[0][0], task, task_setting, data_dir)
+        models, known = _loaded(named, judged, device), known_risk(judged)
+        found = _judge(models, judged, known, seed=seed, **how)
+        if report is not None:
+            drawn = {
+                "trajectories": _followed(models, judged, split, known, found[0].together.events),
+                "log": read_log(folder) or read_log(groups[0][0].parent),
+            }
     _show(found)
     if json is not None:
         told = {
@@ -86,19 +81,81 @@ def evaluate(
         words = [str(folder), *option_words(told), "--json", str(json)]
         typer.echo(f"wrote {_write_json(json, found, words, device)}")
     if report is not None:
-        from onlinecde.training.following import follow
         from onlinecde.training.report import report as page
         from onlinecde.training.report import write_report
 
         first, *others = (one.together for one in found)
-        shown = {
-            name if len(several) == 1 else f"{name}, one of {len(several)}": several[0]
-            for name, several in models.items()
-        }
-        drawn = follow(shown, judged, split, reference=reference, events=first.events)
-        log = read_log(folder) or read_log(groups[0][0].parent)
-        text = page(first, against=others, log=log, trajectories=drawn)
-        typer.echo(f"wrote {write_report(report, text)}")
+        typer.echo(f"wrote {write_report(report, page(first, against=others, **drawn))}")
+
+
+def _folds(named: dict[str, list[Path]], task: str | None) -> list[dict[str, list[Path]]]:
+    """The runs of each fold, where the split of the models turns; a task that is named has its own split."""
+    from onlinecde.training.judged_folds import FoldsError, runs_by_fold, tested_folds
+
+    if task is None:
+        return runs_by_fold(named)
+    dealt = tested_folds(home for homes in named.values() for home in homes)
+    for home, fold in dealt.items():
+        if fold is not None:
+            raise FoldsError(
+                f"{home} was tested on fold {fold[0]} of {fold[1]}: the own split of '{task}' tests streams it was "
+                "trained on. Leave out --task: each run is judged on its own fold."
+            )
+    return []
+
+
+def _loaded(named: dict[str, list[Path]], judged: Task, device: str) -> Models:
+    """The models of each name, all known to fit the task."""
+    from onlinecde.artifacts import load, read_manifest
+    from onlinecde.training.evaluating import check_fit
+
+    models = {}
+    for name, homes in named.items():
+        models[name] = [load(home).to(device) for home in homes]
+        for model, home in zip(models[name], homes, strict=True):
+            check_fit(model, judged, read_manifest(home).channels)
+    return models
+
+
+def _judge(models: Models, judged: Task, known: Known, **how: Any) -> list[JudgedRuns]:
+    """Each model's runs on one split; beside the first, the best possible where that is known."""
+    import numpy as np
+
+    from onlinecde.training.judged_runs import judge_runs
+
+    reference, events = known or (None, None)
+    how["event_at"] = None if events is None else np.asarray(events)
+    return [
+        judge_runs(name, several, judged, reference=None if number else reference, **how)
+        for number, (name, several) in enumerate(models.items())
+    ]
+
+
+def _judge_folds(
+    folds: list[dict[str, list[Path]]], data_dir: Path | None, device: str, *, seed: int, **how: Any
+) -> list[JudgedRuns]:
+    """Each model's runs on their own folds, then over all folds."""
+    from onlinecde.training.judged_folds import fold_seed, joined
+
+    found = []
+    for number, named in enumerate(folds, 1):
+        judged = judged_task(next(iter(named.values()))[0], None, None, data_dir)
+        drawn = fold_seed(seed, number, len(folds))
+        found.append(_judge(_loaded(named, judged, device), judged, None, seed=drawn, **how))
+    return [joined(several, seed=seed) for several in zip(*found, strict=True)]
+
+
+def _followed(
+    models: Models, judged: Task, split: str, known: Known, events: Any
+) -> tuple[Trajectory, ...]:
+    """Some streams as time goes, by one run of each model."""
+    from onlinecde.training.following import follow
+
+    shown = {
+        name if len(several) == 1 else f"{name}, one of {len(several)}": several[0]
+        for name, several in models.items()
+    }
+    return follow(shown, judged, split, reference=known and known[0], events=events)
 
 
 def _names(places: list[Path], groups: list[list[Path]]) -> list[str]:
@@ -136,7 +193,7 @@ def _show(found: list[JudgedRuns]) -> None:
     console = Console()
     first, others = found[0].together, [one.together for one in found[1:]]
     console.print(
-        f"{first.task}, {first.split}: {first.streams} streams of {first.subjects} subjects, "
+        f"{first.judged_on}: {first.streams} streams of {first.subjects} subjects, "
         f"{first.labels_given} labels",
         highlight=False,
     )
@@ -144,6 +201,8 @@ def _show(found: list[JudgedRuns]) -> None:
         differences = [compare(found[0].runs, one.runs) for one in found[1:]]
         console.print(_table(found, [one.mean for one in found], differences, None))
         console.print("Above: the mean over the runs of each model. Below: their mean probability.")
+    if first.folds:
+        console.print("Each value is a mean over folds; subjects are drawn again within each fold.")
     known = first.reference.metrics if first.reference else None
     differences = [compare(first, other) for other in others]
     console.print(_table(found, [one.together.metrics for one in found], differences, known))

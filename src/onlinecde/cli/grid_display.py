@@ -56,7 +56,7 @@ class GridDisplay:
         self._progress.reset(
             self._bar,
             total=cell.fit["epochs"],
-            description=f"{number}/{cells} {cell.name}, seed {cell.seed}",
+            description=f"{number}/{cells} {cell.title}",
             said="",
             visible=True,
         )
@@ -64,7 +64,7 @@ class GridDisplay:
     def end(self, cell: Cell, result: Mapping[str, Any]) -> None:
         self._running = False
         self._progress.update(self._bar, visible=False)
-        name = f"{cell.table}: {cell.name}, seed {cell.seed}"
+        name = f"{cell.table}: {cell.title}"
         if result["status"] == "failed":
             text = Text.assemble((f"{name}: failed: ", "bold red"), result["reason"])
             self.console.print(text, soft_wrap=True)

@@ -37,7 +37,9 @@ def reproduce(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="ROW/COLUMN, * for any; repeatable: 'CharacterTrajectories/*'."),
+        typer.Option(
+            help="ROW/COLUMN or ROW/COLUMN/fold-N, * for any; repeatable: 'CharacterTrajectories/*'."
+        ),
     ] = None,
     found: Annotated[
         list[Path] | None,
@@ -206,7 +208,8 @@ def _list(console: Console) -> None:
     shown = RichTable("name", "what", "data sets", "cells", box=None, pad_edge=False)
     for name in table_names():
         table = load_table(name)
-        cells = len(table.rows) * len(table.columns) * len(table.seeds)
+        runs = len(table.seeds) * (table.folds or 1)
+        cells = len(table.rows) * len(table.columns) * runs
         sets = ", ".join(table.data_sets) or (f"those of {table.of}" if table.of else "none")
         shown.add_row(name, table.title, sets, str(cells) if cells else "-")
     console.print(shown)

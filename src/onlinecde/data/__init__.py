@@ -1,6 +1,7 @@
 """Tables, tasks and the data sets: whatever the source, a `Task` of series, labels and splits."""
 
 from onlinecde.data.errors import DataError
+from onlinecde.data.folds import fold_task
 from onlinecde.data.loading import load
 from onlinecde.data.registry import DATA_SETS, DataSet
 from onlinecde.data.splits import split_streams
@@ -18,6 +19,7 @@ __all__ = [
     "StreamLabels",
     "Task",
     "Ward",
+    "fold_task",
     "load",
     "simulate_ward",
     "split_streams",

@@ -102,7 +102,7 @@ class Task:
             )
         target = _checked_labels(labels, series, kind, per, tuple(classes))
         if splits is None:
-            strata = _strata(target, kind) if stratify else None
+            strata = strata_of(target, kind) if stratify else None
             dealt = split_streams(subjects, strata, seed=seed, fractions=fractions)
         else:
             dealt = {name: torch.as_tensor(at, dtype=torch.int64) for name, at in splits.items()}
@@ -230,7 +230,7 @@ def _checked_labels(
     return target
 
 
-def _strata(labels: Tensor, kind: Kind) -> Tensor | None:
+def strata_of(labels: Tensor, kind: Kind) -> Tensor | None:
     """(stream,) int64: the class of each stream, or whether it has any positive label."""
     if kind == "regression":
         return None

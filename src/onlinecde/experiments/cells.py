@@ -1,4 +1,4 @@
-"""A cell: one data set, one column, one seed, with every setting worked out before anything runs."""
+"""A cell: one data set, one column, one fold, one seed, with every setting worked out before anything runs."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ class Cell:
     counted_by: dict[str, Any] | None
     """The adaptive solver that counts evaluations after training; None: they are counted in it."""
     demo: bool = False
+    fold: int | None = None
+    """Which fold is tested, from 1; None: the data set's own split."""
+    folds: int = 0
 
     @property
     def name(self) -> str:
@@ -46,17 +49,27 @@ class Cell:
         return f"{self.row.name}/{self.column.name}"
 
     @property
+    def title(self) -> str:
+        """Its name, fold and seed, for people."""
+        fold = "" if self.fold is None else f", fold {self.fold}"
+        return f"{self.name}{fold}, seed {self.seed}"
+
+    @property
     def place(self) -> Path:
         """Where it lives in the output folder; protocols and budgets never share one."""
         kind = f"{self.protocol.name}-{self.budget.name}" + ("-demo" if self.demo else "")
-        parts = (self.table, _plain(self.row.name), _plain(self.column.name), f"seed-{self.seed}")
-        return Path(kind).joinpath(*parts)
+        fold = "" if self.fold is None else f"fold-{self.fold}-"
+        run = f"{fold}seed-{self.seed}"
+        return Path(kind, self.table, _plain(self.row.name), _plain(self.column.name), run)
 
     @property
     def settings(self) -> dict[str, Any]:
         """All that decides its numbers, as plain values."""
+        data = {"name": self.row.data, **self.data, **({"demo": True} if self.demo else {})}
+        if self.fold is not None:
+            data |= {"fold": self.fold, "folds": self.folds}
         return {
-            "data": {"name": self.row.data, **self.data, **({"demo": True} if self.demo else {})},
+            "data": data,
             "model": {"name": self.column.model, **self.model},
             "fit": self.fit,
             "slips": list(self.slips),
@@ -88,11 +101,11 @@ def cells_of(
     found: Sequence[Mapping[str, Any]] = (),
     demo: bool = False,
 ) -> list[Cell]:
-    """The cells of a table, row by row.
+    """The cells of a table, row by row, and where the split turns, fold by fold.
 
-    `only` keeps cells whose `row/column` matches one of these patterns. `found` are best settings
-    as `tune` writes them: what was searched replaces what the cells on the same data set with that
-    model have; all else stays the protocol's.
+    `only` keeps cells whose `row/column`, or `row/column/fold-N`, matches one of these patterns.
+    `found` are best settings as `tune` writes them: what was searched replaces what the cells on
+    the same data set with that model have; all else stays the protocol's.
 
     >>> from onlinecde.experiments.table import load_table
     >>> len(cells_of(load_table("controls"), budget="full"))
@@ -106,14 +119,15 @@ def cells_of(
     chosen = tuple(seeds) if seeds else table.seeds[: much.seeds]
     demo = demo and "mimic-iv" in table.data_sets
     cells = [
-        _cell(table, row, column, seed, how, much, found, demo)
+        _cell(table, row, column, fold, seed, how, much, found, demo)
         for row in table.rows
+        for fold in range(1, table.folds + 1) or (None,)
         for column in table.columns
         for seed in chosen
     ]
     if not only:
         return cells
-    kept = [c for c in cells if any(_matches(c.name, pattern) for pattern in only)]
+    kept = [c for c in cells if any(_matches(c, pattern) for pattern in only)]
     if not kept:
         names = list(dict.fromkeys(c.name for c in cells))
         raise ExperimentError(
@@ -127,6 +141,7 @@ def _cell(
     table: Table,
     row: Row,
     column: Column,
+    fold: int | None,
     seed: int,
     protocol: Protocol,
     budget: Budget,
@@ -167,6 +182,8 @@ def _cell(
         slips=tuple(dict.fromkeys((*column.slips, *more.get("slips", ())))),
         counted_by=counted_by,
         demo=demo,
+        fold=fold,
+        folds=table.folds,
     )
 
 
@@ -198,9 +215,11 @@ def _is_for(best: Mapping[str, Any], row: Row, column: Column, model: Mapping[st
     return all(told.get(name, model.get(name)) == model.get(name) for name in same)
 
 
-def _matches(name: str, pattern: str) -> bool:
-    plain, wanted = name.lower(), pattern.lower()
-    return any(fnmatch.fnmatchcase(plain, form) for form in (wanted, f"{wanted}/*", f"*/{wanted}"))
+def _matches(cell: Cell, pattern: str) -> bool:
+    plain, wanted = cell.name.lower(), pattern.lower()
+    names = [plain] if cell.fold is None else [plain, f"{plain}/fold-{cell.fold}"]
+    forms = (wanted, f"{wanted}/*", f"*/{wanted}")
+    return any(fnmatch.fnmatchcase(name, form) for name in names for form in forms)
 
 
 def _plain(name: str) -> str:

@@ -110,7 +110,7 @@ def run_cells(
             continue
         mine = claim(folder / CLAIM)
         if mine is None:
-            watch.note(f"{cell.name}, seed {cell.seed}: another process is at it")
+            watch.note(f"{cell.title}: another process is at it")
             continue
         try:
             if _is_settled(folder, cell, retry):  # by whoever held it a moment ago
@@ -142,7 +142,7 @@ def _is_settled(folder: Path, cell: Cell, retry: bool) -> bool:
 
 
 class _LastTask:
-    """Keeps the task loaded last: cells come data set by data set."""
+    """Keeps the task loaded last: cells come data set by data set, and fold by fold."""
 
     def __init__(self, data_dir: str | os.PathLike[str] | None) -> None:
         self.data_dir = data_dir

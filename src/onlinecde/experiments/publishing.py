@@ -28,7 +28,7 @@ _MADE = ("commit", "source", "versions", "hardware")
 def publish(summary: Summary, folder: str | os.PathLike[str], command: str) -> Path:
     """Write what is done of a table as one file, named after it; `command` makes the numbers again.
 
-    Everything a reader needs is inside: each seed's numbers, settings, versions, machine, commit,
+    Everything a reader needs is inside: each run's numbers, settings, versions, machine, commit,
     and the number published in the paper. The same results give the same bytes.
     """
     models = {column.name: column.model for column in summary.table.columns}
@@ -57,6 +57,7 @@ def publish(summary: Summary, folder: str | os.PathLike[str], command: str) -> P
         "budget": summary.budget,
         "demo": summary.demo,
         **{name: getattr(summary.table, name) for name in _OF_A_TABLE},
+        **({"folds": summary.table.folds} if summary.table.folds else {}),
         "made": made,
         "places": places,
     }
@@ -106,6 +107,7 @@ def read_published(file: str | os.PathLike[str]) -> Summary:
     table = Table(
         name=told["table"],
         **{name: told[name] for name in _OF_A_TABLE},
+        folds=told.get("folds", 0),
         columns=tuple(Column(name, model) for name, model in columns.items()),
         rows=tuple(Row(name, place["data"], place["metric"]) for name, place in rows.items()),
     )
@@ -156,6 +158,7 @@ def _place(entry: Entry, model: str) -> dict[str, Any]:
     settings = dict(first.get("settings", {}))
     if "fit" in settings:
         settings["fit"] = {k: v for k, v in settings["fit"].items() if k != "seed"}
+        settings["data"] = {k: v for k, v in settings["data"].items() if k != "fold"}
     theirs = entry.published
     return {
         "row": entry.row.name,
@@ -180,7 +183,8 @@ def _run(result: Mapping[str, Any]) -> dict[str, Any]:
     if made["commit"] is None and made["source"] == source():
         # Run from a copy without git, of the very files of this checkout.
         made["commit"] = commit()
-    return {"seed": result["cell"]["seed"], **told, "made": made}
+    which = {name: result["cell"][name] for name in ("fold", "seed") if name in result["cell"]}
+    return {**which, **told, "made": made}
 
 
 def _rounded(value: Any) -> Any:

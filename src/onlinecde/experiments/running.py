@@ -198,6 +198,7 @@ def _cell_name(cell: Cell) -> dict[str, Any]:
         "table": cell.table,
         "row": cell.row.name,
         "column": cell.column.name,
+        **({} if cell.fold is None else {"fold": cell.fold}),
         "seed": cell.seed,
         "protocol": cell.protocol.name,
         "budget": cell.budget.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from onlinecde.data import Task, load
+from onlinecde.data import Task, fold_task, load
 from onlinecde.data.errors import DataError
 from onlinecde.data.registry import DataSet, data_set, default_data_dir
 from onlinecde.experiments.cells import Cell
@@ -19,8 +19,14 @@ def cell_task(cell: Cell, data_dir: str | os.PathLike[str] | None = None) -> Tas
     """Load the task of a cell, whole. Streams are dealt out with seed 0 whatever the cell's seed.
 
     One split for all seeds: settings found by a search have seen its validation streams, and with
-    another split those would be test streams.
+    another split those would be test streams. A cell of a fold has that fold as its test split,
+    and the same validation streams.
     """
+    task = _own_task(cell, data_dir)
+    return task if cell.fold is None else fold_task(task, cell.fold, cell.folds)
+
+
+def _own_task(cell: Cell, data_dir: str | os.PathLike[str] | None) -> Task:
     entry = data_set(cell.row.data_set)
     home = Path(data_dir) if data_dir is not None else default_data_dir()
     task = cell.row.task or entry.tasks[0]

@@ -16,13 +16,13 @@ from onlinecde.experiments.table import Published, Row, Table
 
 @dataclass(frozen=True)
 class Entry:
-    """One place of a table: the runs over all seeds."""
+    """One place of a table: the runs over all folds and seeds."""
 
     row: Row
     column: str
     published: Published | None
     results: tuple[Mapping[str, Any], ...] = ()
-    """Of the runs that are done, one a seed."""
+    """Of the runs that are done, one a seed, or one a fold and seed."""
     failures: tuple[str, ...] = ()
     wanted: int = 0
     """How many runs there should be."""
@@ -145,6 +145,11 @@ def notes_on(
         many = f"{min(runs)}" if len(runs) == 1 else f"{min(runs)} to {max(runs)}"
         notes.append(
             "One run each." if runs == {1} else f"Means over {many} runs, ± one deviation (n - 1)."
+        )
+    if table.folds:
+        notes.append(
+            f"Each run tests one of {table.folds} folds and is trained on the others; the validation streams are "
+            "the data set's own, and are not tested. ± is over folds: other streams, and training anew."
         )
     if demo:
         notes.append("On the demo of MIMIC-IV, 100 patients: the numbers mean nothing.")

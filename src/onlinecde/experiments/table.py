@@ -96,6 +96,8 @@ class Table:
     columns: tuple[Column, ...] = ()
     rows: tuple[Row, ...] = ()
     seeds: tuple[int, ...] = SEEDS
+    folds: int = 0
+    """Into how many folds `fold_task` deals the streams, each tested once; 0: the data set's own split."""
     of: str = ""
     """The table whose cells a figure shows."""
     command: str = ""
@@ -128,6 +130,11 @@ def load_table(name: str | os.PathLike[str]) -> Table:
         if not file.is_file():
             raise ExperimentError(f"there is no file {file}.")
         return parse_table(file.stem, file.read_text(encoding="utf-8"))
+    return parse_table(text, _packaged(text))
+
+
+def _packaged(text: str) -> str:
+    """The TOML of a table that comes with the package."""
     if text not in table_names():
         near = difflib.get_close_matches(text, table_names(), 1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
@@ -135,15 +142,21 @@ def load_table(name: str | os.PathLike[str]) -> Table:
             f"there is no table '{text}': choose one of {', '.join(table_names())}.{hint}"
         )
     file = resources.files("onlinecde.experiments") / "tables" / f"{text}.toml"
-    return parse_table(text, file.read_text(encoding="utf-8"))
+    return file.read_text(encoding="utf-8")
 
 
 def parse_table(name: str, text: str) -> Table:
-    """Read a table from TOML; an unknown word, or a name of no column, is refused."""
-    try:
-        told = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ExperimentError(f"table '{name}' is not TOML: {error}.") from error
+    """Read a table from TOML; an unknown word, or a name of no column, is refused.
+
+    `like` names a table of the package that has what this one does not say itself.
+
+    >>> parse_table("mine", 'like = "controls"\\nfolds = 5').rows == load_table("controls").rows
+    True
+    """
+    told = _read(name, text)
+    if "like" in told:
+        model = str(told.pop("like"))
+        told = {**_read(model, _packaged(model)), **told}
     columns = tuple(
         _column(name, number, entry) for number, entry in enumerate(told.pop("columns", []), 1)
     )
@@ -151,6 +164,8 @@ def parse_table(name: str, text: str) -> Table:
     if "seeds" in told:
         told["seeds"] = tuple(told["seeds"])
     table = _made(Table, f"table '{name}'", {"name": name, **told}, columns=columns, rows=rows)
+    if not isinstance(table.folds, int) or table.folds == 1 or table.folds < 0:
+        raise ExperimentError(f"table '{name}': folds is {table.folds!r}: give 2 or more, or none.")
     if table.kind == "grid" and not (table.rows and table.columns):
         raise ExperimentError(f"table '{name}' has no rows or no columns: give [[rows]].")
     known = {column.name for column in table.columns}
@@ -161,6 +176,13 @@ def parse_table(name: str, text: str) -> Table:
                 f"{', '.join(sorted(known))}."
             )
     return table
+
+
+def _read(name: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ExperimentError(f"table '{name}' is not TOML: {error}.") from error
 
 
 def _column(table: str, number: int, entry: Mapping[str, Any]) -> Column:

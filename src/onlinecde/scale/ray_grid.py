@@ -128,7 +128,7 @@ class _Grid:
                 raise ClusterError(f"a worker could not begin: {first_line(error)}") from None
             self.deaths[at] += 1
             if self.deaths[at] < DEATHS:
-                self.watch.note(f"{cell.name}, seed {cell.seed}: its worker died; it is run again")
+                self.watch.note(f"{cell.title}: its worker died; it is run again")
                 self.waiting.insert(0, at)
                 return
             lost = ClusterError(f"its worker died {DEATHS} times while it ran")

@@ -215,6 +215,7 @@ def judge(
         bootstrap=bootstrap,
         seed=seed,
         metrics=values,
+        fold=_fold(task),
         versions=_versions(),
         probabilities=risk,
         labels=labels,
@@ -320,6 +321,11 @@ def _along_time(
     held["before_event"] = before_event(scores, known, times, events, cohort, edges=edges)
     held["alarms"] = first_alarms(scores, known, times, events)
     return held
+
+
+def _fold(task: Task) -> str | None:
+    told = task.settings
+    return f"fold {told['fold']} of {told['folds']}" if "fold" in told else None
 
 
 def _versions() -> dict[str, str]:

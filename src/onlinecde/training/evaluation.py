@@ -17,6 +17,19 @@ from onlinecde.training.event_time import Alarms, BeforeEvent
 from onlinecde.training.metrics import METRICS
 
 
+@dataclass(frozen=True)
+class FoldScore:
+    """What was found on the test streams of one fold."""
+
+    fold: str
+    streams: int
+    subjects: int
+    labels_given: int
+    positive: int | None
+    utility_threshold: float | None
+    metrics: dict[str, float | None]
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """Metrics of one model on one split, with intervals by subject.
@@ -42,6 +55,10 @@ class Evaluation:
     bootstrap: int
     seed: int
     metrics: dict[str, Estimate]
+    fold: str | None = None
+    """What the split was: "fold 3 of 6", "all 6 folds"; None: the task's own."""
+    folds: tuple[FoldScore, ...] = ()
+    """Of all folds: each by itself. `metrics` are means over them."""
     calibration: Calibration | None = None
     before_event: tuple[BeforeEvent, ...] = ()
     event_source: str | None = None
@@ -68,6 +85,11 @@ class Evaluation:
         """The metric the task is judged by."""
         return self.metrics[self.metric].value if self.metric in self.metrics else None
 
+    @property
+    def judged_on(self) -> str:
+        """Task, fold and split, for people."""
+        return ", ".join(part for part in (self.task, self.fold, self.split) if part)
+
     def to_json(self) -> dict[str, Any]:
         """Everything but the arrays, as plain values for `json.dumps`."""
         told = {
@@ -81,7 +103,7 @@ class Evaluation:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.model} on {self.task}, {self.split}: {self.streams} streams of {self.subjects} "
+            f"{self.model} on {self.judged_on}: {self.streams} streams of {self.subjects} "
             f"subjects, {self.labels_given} labels"
         ]
         for name, estimate in self.metrics.items():
@@ -111,11 +133,69 @@ def mean_metrics(several: Sequence[Evaluation]) -> dict[str, Estimate]:
 
     The interval is that of subjects drawn again; the runs are those that there are.
     """
-    first = several[0]
     for other in several[1:]:
-        _check_alike(first, other)
+        _check_alike(several[0], other)
+    return _means(several)
+
+
+def over_folds(several: Sequence[Evaluation], *, seed: int = 0) -> Evaluation:
+    """All folds of a task as one evaluation: the mean over folds of what was found on each.
+
+    A resample draws the subjects of every fold again, each fold by itself, so that `several` must have been made
+    with resamples of their own. `seed` is the one those came from. Refuses what is not every fold once.
+    """
+    first = several[0]
+    wanted = [f"fold {number} of {len(several)}" for number in range(1, len(several) + 1)]
+    if [one.fold for one in several] != wanted:
+        told = ", ".join(one.fold or "the task's own split" for one in several)
+        raise ValueError(f"these are {told}: give every fold of a task once, in order.")
+    for one in several[1:]:
+        _check_made_alike(first, one, ("model", "task", "split", "kind", "bootstrap"))
+    if first.split != "test":
+        raise ValueError(
+            f"split is '{first.split}': folds share all other streams than those of test. Judge one fold by itself."
+        )
+    if len({one.seed for one in several}) < len(several) and first.bootstrap:
+        raise ValueError("two folds were drawn again with one seed: give each fold its own.")
+    counted = [one.positive for one in several if one.positive is not None]
+    return Evaluation(
+        model=first.model,
+        task=first.task,
+        kind=first.kind,
+        per=first.per,
+        split=first.split,
+        metric=first.metric,
+        time_unit=first.time_unit,
+        classes=first.classes,
+        streams=sum(one.streams for one in several),
+        subjects=sum(one.subjects for one in several),
+        labels_given=sum(one.labels_given for one in several),
+        positive=sum(counted) if len(counted) == len(several) else None,
+        bootstrap=first.bootstrap,
+        seed=seed,
+        metrics=_means(several),
+        fold=f"all {len(several)} folds",
+        folds=tuple(
+            FoldScore(
+                fold=one.fold or "",
+                streams=one.streams,
+                subjects=one.subjects,
+                labels_given=one.labels_given,
+                positive=one.positive,
+                utility_threshold=one.utility_threshold,
+                metrics={name: found.value for name, found in one.metrics.items()},
+            )
+            for one in several
+        ),
+        versions=first.versions,
+        labels=torch.cat([one.labels.reshape(-1) for one in several]),
+        drawn={name: _drawn(several, name) for name in first.drawn},
+    )
+
+
+def _means(several: Sequence[Evaluation]) -> dict[str, Estimate]:
     found = {}
-    for name in first.metrics:
+    for name in several[0].metrics:
         values = [one.metrics[name].value for one in several]
         known = [value for value in values if value is not None]
         if len(known) < len(values):
@@ -154,18 +234,23 @@ def compare(
 
 
 def _drawn(several: Sequence[Evaluation], name: str) -> np.ndarray:
-    """The mean of a metric on each resample, (resample,)."""
-    return np.mean([one.drawn.get(name, np.empty(0)) for one in several], axis=0)
+    """The mean of a metric on each resample, (resample,); empty where one of them was not drawn again."""
+    drawn = [one.drawn.get(name, np.empty(0)) for one in several]
+    return np.mean(drawn, axis=0) if len({len(each) for each in drawn}) == 1 else np.empty(0)
 
 
-def _check_alike(first: Evaluation, second: Evaluation) -> None:
-    for what in ("task", "split", "kind", "bootstrap", "seed"):
+def _check_made_alike(first: Evaluation, second: Evaluation, parts: Sequence[str]) -> None:
+    for what in parts:
         mine, other = getattr(first, what), getattr(second, what)
         if mine != other:
             raise ValueError(
                 f"{what} is {mine!r} in the first evaluation, {other!r} in the second: only "
                 "evaluations made alike can be compared."
             )
+
+
+def _check_alike(first: Evaluation, second: Evaluation) -> None:
+    _check_made_alike(first, second, ("task", "fold", "split", "kind", "bootstrap", "seed"))
     same = first.labels.shape == second.labels.shape and torch.equal(
         first.labels.nan_to_num(-1), second.labels.nan_to_num(-1)
     )

@@ -42,6 +42,9 @@ def report(
         subtitle=_subtitle(evaluation),
         lead=_lead(evaluation),
         **_metric_table(evaluation, against),
+        folds=_folds(evaluation, against),
+        models=[one.model for one in (evaluation, *against)],
+        metric=metric_title(evaluation.metric),
         how=_how(evaluation, against),
         figures=figures,
         before_event=[_bin(one) for one in evaluation.before_event],
@@ -88,8 +91,11 @@ def _cell(found: Estimate | Difference, *, sign: bool = False) -> tuple[str, str
 
 def _subtitle(evaluation: Evaluation) -> str:
     per = "one label a stream" if evaluation.per == "stream" else "a label at every row"
+    split = f"{evaluation.split.capitalize()} split"
+    if evaluation.fold is not None:
+        split += f" of {evaluation.fold}"
     text = (
-        f"{evaluation.split.capitalize()} split: {evaluation.streams:,} streams of "
+        f"{split}: {evaluation.streams:,} streams of "
         f"{evaluation.subjects:,} subjects, {evaluation.labels_given:,} labels"
     )
     if evaluation.positive is not None and evaluation.labels_given:
@@ -137,8 +143,28 @@ def _metric_table(evaluation: Evaluation, against: Sequence[Evaluation]) -> dict
     return {"columns": columns, "rows": rows}
 
 
+def _folds(evaluation: Evaluation, against: Sequence[Evaluation]) -> list[dict[str, Any]]:
+    """The metric the task is judged by, of each model on each fold."""
+    return [
+        {
+            "fold": one.fold.capitalize(),
+            "streams": f"{one.streams:,}",
+            "scores": [
+                _number(model.folds[place].metrics.get(evaluation.metric)).replace("-", _MINUS)
+                for model in (evaluation, *against)
+            ],
+        }
+        for place, one in enumerate(evaluation.folds)
+    ]
+
+
 def _how(evaluation: Evaluation, against: Sequence[Evaluation]) -> str:
     parts = []
+    if evaluation.folds:
+        parts.append(
+            f"Each value is the mean over {len(evaluation.folds)} folds: every stream of theirs is tested once, by a "
+            "model that was trained on the other folds. Subjects are drawn again within each fold."
+        )
     if evaluation.bootstrap and evaluation.subjects > 1:
         parts.append(
             f"Beneath each value: the interval that holds 95 % of {evaluation.bootstrap:,} resamples "
@@ -209,7 +235,7 @@ def _figures(
     def add(figure: Any, label: str, caption: str = "") -> None:
         found.append((inline_svg(figure, label), caption))
 
-    if evaluation.kind == "binary":
+    if evaluation.kind == "binary" and not evaluation.folds:
         _binary_figures(shown, evaluation, add)
     if evaluation.confusion:
         add(
@@ -217,7 +243,7 @@ def _figures(
             "Confusion matrix",
             "Share of each true class, by colour: right in blue, wrong in orange.",
         )
-    if evaluation.kind == "regression":
+    if evaluation.kind == "regression" and not evaluation.folds:
         said, true, _ = questions("regression", evaluation.probabilities, evaluation.labels)[0]
         if len(true):
             add(curves.predicted_figure(true.numpy(), said.numpy()), "Predicted and true numbers")

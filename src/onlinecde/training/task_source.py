@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onlinecde.data import IntervalLabels, RowLabels, StreamLabels, Task, load, task_from_table
+from onlinecde.data import (
+    IntervalLabels,
+    RowLabels,
+    StreamLabels,
+    Task,
+    fold_task,
+    load,
+    task_from_table,
+)
 from onlinecde.training.settings import FitError
 
 
@@ -56,14 +64,27 @@ def load_task(
         if source == "table":
             return _from_table(arguments)
         if source == "experiment" and not arguments.pop("demo", False):
-            whole = registry_source(arguments.pop("name"), arguments)
-            return load_task(whole, data_dir)
+            dealt = fold_of(description)
+            for name in ("fold", "folds"):
+                arguments.pop(name, None)
+            whole = load_task(registry_source(arguments.pop("name"), arguments), data_dir)
+            return whole if dealt is None else fold_task(whole, *dealt)
     except (KeyError, TypeError) as error:
         raise FitError(f"the task's source cannot be read ({error!r}): give the task.") from error
     raise FitError(
         f"the model was fitted on a task given in memory ('{description.get('name')}'), which cannot "
         "be loaded again: give the task."
     )
+
+
+def fold_of(description: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Which fold of how many a run was tested on; None where it has the data set's own split.
+
+    >>> fold_of({"source": "experiment", "arguments": {"name": "simulated-ward", "fold": 3, "folds": 6}})
+    (3, 6)
+    """
+    told = description.get("arguments", {})
+    return (told["fold"], told["folds"]) if "fold" in told else None
 
 
 def content_of(task: Task) -> str:

@@ -1,0 +1,44 @@
+"""Folds: the split turns, so that every stream that chose nothing is a test stream once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from onlinecde.data.errors import DataError
+from onlinecde.data.splits import split_streams
+from onlinecde.data.task import Task, strata_of
+
+_SEED = 0
+"""Of the lot. Fixed: another one would deal other folds, which must never be compared."""
+
+
+def fold_task(task: Task, fold: int, folds: int) -> Task:
+    """The task with another split: of `folds`, number `fold` (from 1) is tested, the others trained on.
+
+    The validation streams stay what they are, since settings were chosen on them, and are never tested. The
+    train and test streams together are dealt by lot into folds of equal size, whole subjects at a time, with
+    like numbers of each class (of streams with a label of 1). The same task gives the same folds on every machine.
+
+    >>> from onlinecde.data import simulate_ward
+    >>> task = fold_task(simulate_ward(100, seed=0).task, 3, 5)
+    >>> {name: len(at) for name, at in task.splits.items()}, task.settings["fold"]
+    ({'train': 68, 'validation': 15, 'test': 17}, 3)
+    """
+    if folds < 2:
+        raise DataError(f"folds is {folds}: give 2 or more.")
+    if not 1 <= fold <= folds:
+        raise DataError(f"there is no fold {fold}: they are numbered from 1 to {folds}.")
+    kept = [task.splits[name] for name in ("train", "test") if name in task.splits]
+    pool = torch.cat(kept).sort().values
+    dealt = split_streams(
+        [task.subjects[at] for at in pool.tolist()],
+        strata_of(task.labels[pool.to(task.labels.device)], task.kind),
+        seed=_SEED,
+        fractions={str(number): 1 / folds for number in range(1, folds + 1)},
+    )
+    tested = torch.zeros(len(pool), dtype=torch.bool)
+    tested[dealt[str(fold)]] = True
+    splits = {**task.splits, "train": pool[~tested], "test": pool[tested]}
+    return replace(task, splits=splits, settings={**task.settings, "fold": fold, "folds": folds})
