@@ -130,7 +130,7 @@ def test_a_captured_step_draws_its_dropout_from_the_seed():
     """The first time too, when it has been tried out and captured before it counts."""
     from onlinecde.training.graphs import GraphedStep
 
-    net = model(kind="binary", outputs=1, readout_dropout=0.5, **RAMPS).train()
+    net = model(kind="binary", outputs=1, readout_dropout=0.5, readout_members=3, **RAMPS).train()
     step, batch = GraphedStep(net, streams=40), series()
     labels = torch.randint(0, 2, batch.times.shape).float().cuda()
     found = []

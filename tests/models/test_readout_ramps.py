@@ -20,7 +20,7 @@ RAMPS = {"readout_sees_path": True, "readout_ramps": 4}
 SETTINGS = [
     {},
     {"readout_width": 6},
-    {"counts": False, "field_sees_path": True, "rank": 2, "readout_width": 6},
+    {"counts": False, "field_sees_path": True, "rank": 2, "readout_width": 6, "readout_members": 3},
     {"static": 2, "static_in_path": True, "field_sees_path": True, "count_scale": "log"},
     {"static": 2, "clip": 1.0, "gain": 0.4},
 ]
@@ -279,6 +279,59 @@ def test_readout_dropout_is_for_training_and_follows_the_seed():
     torch.testing.assert_close(said[0][:, -1], said[0][torch.arange(4), batch.rows - 1])
 
 
+def _by_members(head, x):
+    """What each member of a head says of x (row, input), in plain sums: (member, row, output)."""
+    shared, last, said = head.layers[0], head.layers[-1], []
+    for inward, bias, outward in zip(shared.inward, shared.bias, shared.outward, strict=True):
+        rows = []
+        for row in x:
+            units = [
+                sum(w * f * v for w, f, v in zip(weights, inward, row, strict=True)) + start + more
+                for weights, start, more in zip(
+                    shared.linear.weight, shared.linear.bias, bias, strict=True
+                )
+            ]
+            units = torch.stack([u / (1 + (-u).exp()) for u in units]) * outward
+            rows.append(last.weight @ units + last.bias)
+        said.append(torch.stack(rows))
+    return torch.stack(said)
+
+
+@torch.no_grad()
+def test_members_share_a_matrix_and_their_mean_is_said():
+    head = oc.models.Head(4, 2, "multilabel", width=3, members=5).double()
+    for weight in head.parameters():
+        weight.add_(0.3 * torch.randn_like(weight))
+    x = torch.randn(60, 4, dtype=D)
+    each = _by_members(head, x)
+    torch.testing.assert_close(head.eval()(x), each.mean(0), rtol=1e-10, atol=1e-10)
+    said = head.train()(x)
+    # In training a row goes through one member; among 60 rows each of the five comes up.
+    away = (said - each).abs().amax(-1)
+    assert float(away.amin(0).max()) < 1e-10
+    assert set(away.argmin(0).tolist()) == set(range(5))
+    torch.manual_seed(1)
+    first = head(x)
+    torch.manual_seed(1)
+    assert torch.equal(head(x), first)
+    assert not torch.equal(head(x), first)
+
+
+def test_members_begin_apart_and_a_step_moves_all_that_were_drawn():
+    head = oc.models.Head(6, 1, "binary", width=8, members=4).double()
+    shared = head.layers[0]
+    assert set(shared.inward.flatten().tolist()) == {-1.0, 1.0}
+    assert len({tuple(row) for row in shared.inward.tolist()}) > 1
+    x, labels = torch.randn(50, 6, dtype=D), torch.randint(0, 2, (50, 1)).double()
+    torch.manual_seed(0)
+    drawn = set(torch.randint(4, (1,)).tolist())
+    torch.manual_seed(0)
+    head.loss(head(x[:1]), labels[:1]).backward()
+    moved = shared.inward.grad.abs().amax(1) > 0
+    assert {i for i in range(4) if moved[i]} == drawn
+    assert shared.linear.weight.grad.abs().min() > 0
+
+
 def test_a_channel_that_is_hidden_in_training_was_never_observed():
     model, batch = made(channel_dropout=0.5, lengths=(6,) * 30, observed=0.7)
     told = []
@@ -353,6 +406,7 @@ def test_an_engine_keeps_stamps_across_a_restart(tmp_path):
 
 def test_a_saved_model_says_the_same_to_the_last_bit(tmp_path):
     settings = {"readout_width": 6, "readout_dropout": 0.2, "static": 2, "static_in_path": True}
+    settings |= {"readout_members": 3}
     model, batch = made(dtype=torch.float32, **settings)
     oc.save(model, tmp_path / "model")
     loaded = oc.load(tmp_path / "model")
@@ -404,6 +458,12 @@ def test_what_does_not_fit_is_refused():
         oc.NeuralCDE(channels=2, readout_dropout=0.1)
     with pytest.raises(ValueError, match=r"dropout is 1\.0: give a share from 0 up to 1"):
         oc.NeuralCDE(channels=2, readout_width=4, readout_dropout=1.0)
+    with pytest.raises(
+        ValueError, match="members is 3: give 1, or more where the readout has a width"
+    ):
+        oc.NeuralCDE(channels=2, readout_members=3)
+    with pytest.raises(ValueError, match="members is 0"):
+        oc.NeuralCDE(channels=2, readout_width=4, readout_members=0)
     with pytest.raises(ValueError, match="-1 ramps: give at least 1"):
         oc.NeuralCDE(channels=2, readout_sees_path=True, readout_ramps=-1)
     model, _ = made(control="natural_cubic")

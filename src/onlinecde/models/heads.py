@@ -9,11 +9,43 @@ Kind = Literal["regression", "binary", "multiclass", "multilabel"]
 KINDS = ("regression", "binary", "multiclass", "multilabel")
 
 
+class Members(nn.Module):
+    """A layer of SiLU units as several members see it, with one weight matrix for all.
+
+    A member has a factor for each input (1 or -1 at first), a bias and a factor for each unit. In
+    training a row goes through one member, drawn by lot; otherwise through all, and their mean goes on.
+    What is learned must serve all members, so it is learned more slowly and holds longer.
+    """
+
+    def __init__(self, inputs: int, width: int, members: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, width)
+        self.inward = nn.Parameter(torch.randint(2, (members, inputs)) * 2.0 - 1)
+        self.bias = nn.Parameter(torch.zeros(members, width))
+        self.outward = nn.Parameter(torch.ones(members, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., inputs) -> (..., width)."""
+        if not self.training:
+            found = torch.zeros((), dtype=x.dtype, device=x.device)
+            for one in zip(self.inward, self.bias, self.outward, strict=True):
+                found = found + self._units(x, *one)
+            return found / len(self.bias)
+        drawn = torch.randint(len(self.bias), x.shape[:-1], device=x.device)
+        # Products with 0 and 1 rather than rows picked: their gradients add up in a fixed order.
+        chosen = nn.functional.one_hot(drawn, len(self.bias)).to(x.dtype)
+        return self._units(x, chosen @ self.inward, chosen @ self.bias, chosen @ self.outward)
+
+    def _units(self, x: Tensor, inward: Tensor, bias: Tensor, outward: Tensor) -> Tensor:
+        return nn.functional.silu(self.linear(x * inward) + bias) * outward
+
+
 class Head(nn.Module):
     """A linear readout, or a small MLP with layer norm where `width` is given, and `dropout` in training.
 
-    Outputs are raw: numbers for regression, logits otherwise. `binary` and `multilabel` have one
-    logit for each question, `multiclass` one for each class.
+    `members`: so many MLPs that share their weights, without layer norm, see `Members`. Outputs are raw: numbers for
+    regression, logits otherwise. `binary` and `multilabel` have one logit for each question,
+    `multiclass` one for each class.
     """
 
     def __init__(
@@ -23,6 +55,7 @@ class Head(nn.Module):
         kind: Kind = "regression",
         width: int | None = None,
         dropout: float = 0.0,
+        members: int = 1,
     ) -> None:
         super().__init__()
         if kind not in KINDS:
@@ -33,14 +66,20 @@ class Head(nn.Module):
             raise ValueError("multiclass needs one output for each class, at least 2.")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout is {dropout}: give a share from 0 up to 1.")
+        if members < 1 or (members > 1 and width is None):
+            raise ValueError(
+                f"members is {members}: give 1, or more where the readout has a width."
+            )
         self.inputs, self.kind, self.linear = inputs, kind, width is None
         self.layers = (
             nn.Linear(inputs, outputs)
             if width is None
             else nn.Sequential(
-                nn.LayerNorm(inputs),
-                nn.Linear(inputs, width),
-                nn.SiLU(),
+                *(
+                    [nn.LayerNorm(inputs), nn.Linear(inputs, width), nn.SiLU()]
+                    if members == 1
+                    else [Members(inputs, width, members)]
+                ),
                 *([nn.Dropout(dropout)] if dropout else []),
                 nn.Linear(width, outputs),
             )

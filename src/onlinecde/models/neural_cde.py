@@ -83,10 +83,10 @@ class NeuralCDE(OnlineModel[CDEState]):
     `static_in_path` makes static features part of X, so that field and readout see them all along
     and not z(t0) alone; `readout_ramps` shows the readout each number of X, and how long ago each
     channel was observed, as itself and as that many ramps between quantiles; `readout_width` makes the
-    readout a small MLP, with `readout_dropout` in training; `channel_dropout` hides whole channels of
-    a stream, never static features, in training. `gain`, `clip`, `count_scale` and `count_gain`
-    belong to the `Encoding`; fit it on training series with `model.encoding.fit(train)`. Solver
-    settings as in `solve`.
+    readout a small MLP, with `readout_dropout` in training and as the mean of `readout_members` that
+    share their weights; `channel_dropout` hides whole channels of a stream, never static features,
+    in training. `gain`, `clip`, `count_scale` and `count_gain` belong to the `Encoding`; fit it on
+    training series with `model.encoding.fit(train)`. Solver settings as in `solve`.
 
     >>> model = NeuralCDE(channels=2, hidden=8, width=16, outputs=1)
     >>> state = model.observe(model.init_state(), t=0.0, x=[[36.6, float("nan")]])
@@ -115,6 +115,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         readout_ramps: int = 0,
         readout_width: int | None = None,
         readout_dropout: float = 0.0,
+        readout_members: int = 1,
         channel_dropout: float = 0.0,
         gain: float = 1.0,
         clip: float | None = None,
@@ -177,7 +178,9 @@ class NeuralCDE(OnlineModel[CDEState]):
         seen = v if readout_sees_path else 0
         if self.encoding.ramps is not None:
             seen = self.encoding.ramps.outputs
-        self.head = Head(hidden + seen, outputs, kind, readout_width, readout_dropout)
+        self.head = Head(
+            hidden + seen, outputs, kind, readout_width, readout_dropout, readout_members
+        )
         self.integrator = integrator(
             method,
             steps=steps,
@@ -209,6 +212,7 @@ class NeuralCDE(OnlineModel[CDEState]):
             "readout_ramps": readout_ramps,
             "readout_width": readout_width,
             "readout_dropout": readout_dropout,
+            "readout_members": readout_members,
             "channel_dropout": channel_dropout,
             "gain": gain,
             "clip": clip,
