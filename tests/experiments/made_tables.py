@@ -1,5 +1,6 @@
 """Small tables on the simulated ward, as a user would write one."""
 
+import json
 from pathlib import Path
 
 WARD = """
@@ -47,6 +48,15 @@ def ward_table(folder: Path, epochs: int = 2, folds: int = 0) -> str:
     file = folder / ("ward-folds.toml" if folds else "ward.toml")
     file.write_text(f"folds = {folds}\n" * bool(folds) + WARD.format(epochs=epochs))
     return str(file)
+
+
+def results(folder: Path, by: str = "column") -> dict[str, dict]:
+    """All results in a folder, by "column" or by "run" (fold and seed)."""
+    part = {"run": -2, "column": -3}[by]
+    return {
+        file.relative_to(folder).parts[part]: json.loads(file.read_text())
+        for file in sorted(folder.rglob("result.json"))
+    }
 
 
 def numbers(result: dict) -> tuple:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from made_tables import ward_table
+from made_tables import results, ward_table
 
 from onlinecde.experiments import ExperimentError, cells_of, load_table, reproduce, summarise
 from onlinecde.experiments.publishing import publish, read_published
@@ -17,13 +17,6 @@ from onlinecde.training.task_source import load_task
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ONLINECDE_CACHE", str(tmp_path / "cache"))
-
-
-def results(folder):
-    return {
-        file.relative_to(folder).parts[-2]: json.loads(file.read_text())
-        for file in sorted(folder.rglob("result.json"))
-    }
 
 
 def test_the_sepsis_folds_are_the_sepsis_table_with_another_split():
@@ -71,12 +64,12 @@ def test_a_table_like_another_says_what_differs():
 def test_each_fold_is_run_once_on_its_own_streams(tmp_path):
     table, out, only = ward_table(tmp_path, epochs=1, folds=3), tmp_path / "out", ["*/GRU"]
     first = reproduce(table, out, device="cpu", budget="smoke", only=["*/GRU/fold-2"])
-    assert set(results(out)) == {"fold-2-seed-0"}
+    assert set(results(out, by="run")) == {"fold-2-seed-0"}
     assert first.entry("Deterioration", "GRU").wanted == 1
     files = {file: file.stat().st_mtime_ns for file in out.rglob("result.json")}
     done = reproduce(table, out, device="cpu", budget="smoke", only=only)
     assert all(file.stat().st_mtime_ns == then for file, then in files.items()), "left as it was"
-    found = results(out)
+    found = results(out, by="run")
     assert set(found) == {f"fold-{number}-seed-0" for number in (1, 2, 3)}
     assert [one["cell"]["fold"] for one in found.values()] == [1, 2, 3]
     assert len({one["digest"] for one in found.values()}) == 3

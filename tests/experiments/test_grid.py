@@ -1,6 +1,5 @@
 """A table is run where it is missing, kept where it is done, and survives failure and kill -9."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -8,7 +7,7 @@ import time
 
 import pytest
 import torch
-from made_tables import numbers, ward_table
+from made_tables import numbers, results, ward_table
 
 from onlinecde.data import simulate_ward
 from onlinecde.experiments import ExperimentError, cells_of, load_table, reproduce, running
@@ -20,13 +19,6 @@ from onlinecde.experiments.sources import MissingDataError, cell_task
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ONLINECDE_CACHE", str(tmp_path / "cache"))
-
-
-def results(folder):
-    return {
-        file.relative_to(folder).parts[-3]: json.loads(file.read_text())
-        for file in sorted(folder.rglob("result.json"))
-    }
 
 
 def test_runs_what_is_missing_and_leaves_what_is_done(tmp_path):
