@@ -20,7 +20,7 @@ from onlinecde.solvers.tableau import tableau
 # Tiles as small as tensor cores allow, so that small problems have several of each kind.
 TINY = {
     "rows": 16, "entries": 16, "entries_back": 16, "block": 16, "columns": 16, "columns_back": 16,
-    "deep": 16,
+    "shares": 1, "shares_back": 1, "deep": 16,
 }  # fmt: skip
 
 
@@ -51,6 +51,23 @@ INTERPRETED = {
     "moved_rk4": Case(method="rk4", activation="relu"),
     "alone_deep": Case(alone=True, depth=3, activation="tanh", counts=False),
     "several_blocks": Case(hidden=19, width=18, depth=2, method="euler", observed=0.9),
+    "units_first": Case(hidden=70, width=9, depth=1, method="euler", lengths=(3, 2)),
+    "row_of_192": Case(hidden=5, width=130, depth=1, method="euler", lengths=(3, 2)),
+    "hidden_of_192": Case(hidden=131, width=6, depth=1, method="euler", lengths=(2,)),
+    "shared_units": Case(
+        hidden=33, width=20, method="heun", shape=TINY | {"shares": 4, "shares_back": 2}
+    ),
+    "shared_units_and_entries": Case(
+        hidden=20,
+        width=18,
+        lengths=(2,) * 21,
+        depth=1,
+        method="euler",
+        shape=TINY | {"rows": 32, "entries": 32, "shares": 2, "shares_back": 2},
+    ),
+    "shared_units_data": Case(
+        hidden=18, width=20, method="euler", data=True, shape=TINY | {"shares": 2, "shares_back": 2}
+    ),
     "wide_columns": Case(hidden=5, width=70, depth=1, method="euler", lengths=(3, 2)),
     "alone_several_blocks": Case(alone=True, hidden=18, width=20, depth=2, method="euler"),
     "many_streams": Case(lengths=(2,) * 19, depth=1, method="euler", shape=TINY | {"rows": 32}),

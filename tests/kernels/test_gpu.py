@@ -13,6 +13,8 @@ HERE = Path(__file__).parent
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 GROUPS = {
     "moved": ["moved_rk4", "several_blocks", "many_streams", "more_than_fit", "wide_columns"],
+    "shared": ["shared_units", "shared_units_and_entries", "shared_units_data"],
+    "padded": ["units_first", "row_of_192", "hidden_of_192"],
     "solved": ["solved"],
     "alone": ["alone_deep", "many_alone", "alone_several_blocks", "softplus_midpoint", "high"],
     "driven": ["driven_own_steps", "alone_driven"],

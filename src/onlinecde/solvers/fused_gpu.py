@@ -60,12 +60,16 @@ def no_room(chain: Chain, field: MLPVectorField, table: Tableau, z0: Tensor) -> 
     """Why what a step with gradients keeps does not fit into the GPU's memory, or None where it does."""
     if not (z0.is_cuda and torch.is_grad_enabled()) or torch.cuda.is_current_stream_capturing():
         return None
+    from onlinecde.kernels.gpu import row
+
     steps = chain.pieces * chain.steps
     if chain.time_steps is not None:
         steps = chain.pieces // 2 * chain.steps + int(chain.time_steps.amax(1).sum())
     # The inputs of a stage's layers, and as much again for their gradients.
-    each = 8 * (field.hidden + field.depth * field.width)
-    needed = steps * table.stages * z0.shape[0] * each
+    each = 8 * (row(field.hidden) + field.depth * row(field.width))
+    # What the last layer takes in, once more in halves.
+    again = 4 * row(field.width) * chain.slopes.shape[0] * chain.steps
+    needed = table.stages * z0.shape[0] * (steps * each + again)
     spare = torch.cuda.memory_reserved(z0.device) - torch.cuda.memory_allocated(z0.device)
     free = torch.cuda.mem_get_info(z0.device)[0] + spare
     if needed <= free:

@@ -122,52 +122,43 @@ def outer_product(g, x, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def product_from(
-    base, place, live, scale, head, tail, at, stride,
-    K: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
-    ACT: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
-):  # fmt: skip
-    """scale x @ w for rows x of K numbers at `base + place[:, None]`, read block by block.
+def keep_halves(x, to, rows, live, streams, S: tl.constexpr, P: tl.constexpr, SPLIT: tl.constexpr):
+    """Write x (row, P) in halves to `to` (2, stream, S), as products of wide rows take it in."""
+    k = tl.arange(0, P)
+    mine = live[:, None] & (k < S)[None, :]
+    at = to + rows[:, None] * S + k[None, :]
+    upper = x.to(tl.float16)
+    tl.store(at, upper, mask=mine)
+    if SPLIT:
+        lower = ((x - upper.to(tl.float32)) * 2048.0).to(tl.float16)
+        tl.store(at + streams * S, lower, mask=mine)
 
-    Row k of w, halves, is at `head + at + k * stride`; ACT is applied to x before its scale (row,).
+
+@triton.jit
+def product_of_halves(
+    halves, rows, live, streams, head, tail, at, stride,
+    S: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """x @ w (row, n) for rows x that `keep_halves` wrote, read block by block.
+
+    Row k of w, halves, is at `head + at + k * stride`.
     """
-    found = tl.zeros([place.shape[0], BN], tl.float32)
-    cross = tl.zeros([place.shape[0], BN], tl.float32)
-    for first in tl.range(0, K, BK, num_stages=3):
+    found = tl.zeros([rows.shape[0], BN], tl.float32)
+    cross = tl.zeros([rows.shape[0], BN], tl.float32)
+    for first in tl.range(0, S, BK, num_stages=3):
         k = first + tl.arange(0, BK)
-        mine = live[:, None] & (k < K)[None, :]
-        x = tl.load(base + place[:, None] + k[None, :], mask=mine, other=0.0)
-        if ACT != "none":
-            x = activate(x, ACT, FAST)
-        x = x * scale[:, None]
+        here = halves + rows[:, None] * S + k[None, :]
+        upper = tl.load(here, mask=live[:, None], other=0.0)
         w = tl.load(head + at[None, :] + k[:, None] * stride)
-        upper = x.to(tl.float16)
         found = tl.dot(upper, w, found)
         if SPLIT:
-            lower = ((x - upper.to(tl.float32)) * 2048.0).to(tl.float16)
-            cross = tl.dot(lower, w, cross)
+            lower = tl.load(here + streams * S, mask=live[:, None], other=0.0)
             rest = tl.load(tail + at[None, :] + k[:, None] * stride)
+            cross = tl.dot(lower, w, cross)
             cross = tl.dot(upper, rest, cross)
     if SPLIT:
         found += cross * 0.00048828125
     return found
-
-
-@triton.jit
-def states_from(
-    base, place, live, head, tail, at,
-    K: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
-    ACT: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
-):  # fmt: skip
-    """`product` of rows read block by block; a column of w stands at `head + at`."""
-    if SPLIT:
-        scale = tl.full([place.shape[0]], 0.015625, tl.float32)
-        found = product_from(
-            base, place, live, scale, head, tail, at, 1, K, BK, BN, ACT, SPLIT, FAST
-        )
-        return found * 64.0
-    scale = tl.full([place.shape[0]], 1.0, tl.float32)
-    return product_from(base, place, live, scale, head, tail, at, 1, K, BK, BN, ACT, SPLIT, FAST)
 
 
 @triton.jit

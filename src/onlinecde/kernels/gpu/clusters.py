@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from onlinecde.kernels.gpu import compiling
-from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, padded
+from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, padded, row
 
 SWITCH = "ONLINECDE_CLUSTERS"
 """Set to 0 in the environment, it leaves these kernels out."""
@@ -149,15 +149,15 @@ def clusters_for(field: FieldSizes, legs: Legs, table: Table, at_once: int) -> C
     sizes = block_streams_for(legs.values, legs.parts)
     enough = [n for n in sizes if -(-legs.streams // (BLOCKS * n)) <= at_once]
     block_streams = enough[0] if enough else sizes[-1]
-    rows = [table.rows[4 * row : 4 * row + 4] for row in range(5)]
-    *a, b = ["{" + ", ".join(_number(x / legs.steps) for x in row) + "}" for row in rows]
+    lines = [table.rows[4 * line : 4 * line + 4] for line in range(5)]
+    *a, b = ["{" + ", ".join(_number(x / legs.steps) for x in line) + "}" for line in lines]
     defines = {
         "H": field.hidden,
         "W": field.width,
         "HP": padded(field.hidden),
         "WP": padded(field.width),
-        "HR": field.hidden,
-        "WR": field.width,
+        "HR": row(field.hidden),
+        "WR": row(field.width),
         "DEPTH": field.depth,
         "ACT": ACTIVATIONS[field.activation],
         "TANH": int(field.final == "tanh"),

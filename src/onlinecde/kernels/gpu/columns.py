@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from onlinecde.kernels.gpu.arithmetic import product, states_from, tanh
+from onlinecde.kernels.gpu.arithmetic import keep_halves, product, product_of_halves, tanh
 
 
 @triton.jit
@@ -25,18 +25,17 @@ def column(
 
 @triton.jit
 def column_from(
-    h, base, place, used, channel, n, head, tail, bias,
-    HP: tl.constexpr, W: tl.constexpr, WP: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
-    ACT: tl.constexpr, TANH: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
+    h, bent, rows, live, streams, channel, n, head, tail, bias,
+    HP: tl.constexpr, WS: tl.constexpr, WP: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
+    TANH: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """`column`; where h is too wide to be held (BK < WP) it is read again, before its activation.
-
-    It then stands at `base + place`, W numbers a row.
-    """
+    """`column`; where h is too wide to be held (BK < WP) it is read as `keep_bent` wrote it."""
     if BK == WP:
         return column(h, channel, n, head, tail, bias, HP, WP, TANH, SPLIT, FAST)
     at = channel * (HP * WP) + n * WP
-    f = states_from(base, place, used, head, tail, at, W, BK, BN, ACT, SPLIT, FAST)
+    f = product_of_halves(bent, rows, live, streams, head, tail, at, 1, WS, BK, BN, SPLIT)
+    if SPLIT:
+        f = f * 64.0
     f += tl.load(bias + channel * HP + n)[None, :]
     if TANH:
         f = tanh(f, FAST)
@@ -44,20 +43,106 @@ def column_from(
 
 
 @triton.jit
-def entries_of(
-    item, last, tile_channel, tile_first, tile_last, entry_stream, entry_place,
-    ENTRIES: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The value of a piece of work and, for its entries: whether they are there, their streams and places.
+def keep_bent(
+    h, bent, rows, live, streams, WS: tl.constexpr, WP: tl.constexpr, SPLIT: tl.constexpr
+):
+    """Write h (row, WP) to `bent` (2, stream, WS) in halves, as products take it in."""
+    if SPLIT:
+        # Room for numbers up to 4 million; what is small keeps 1e-9 through its tail.
+        h = h * 0.015625
+    keep_halves(h, bent, rows, live, streams, WS, WP, SPLIT)
 
-    A tile of `ENTRIES` makes one or more pieces of work of `BLOCK` entries.
+
+@triton.jit
+def bent_rows(bent, stream, used, streams, WA: tl.constexpr, WB: tl.constexpr, SPLIT: tl.constexpr):
+    """What `keep_bent` wrote for some streams: heads and tails, each in two blocks.
+
+    A row of 192 numbers is no power of two: it makes blocks of WA = 128 and WB = 64. Where WB is 0
+    the second block is not to be used, and without `SPLIT` neither are tails.
     """
-    SHARES: tl.constexpr = ENTRIES // BLOCK
-    tile = item // SHARES
-    there = item < last
-    value = tl.load(tile_channel + tile, mask=there, other=0)
-    first = tl.load(tile_first + tile, mask=there, other=0)
-    entry = first + (item % SHARES) * BLOCK + tl.arange(0, BLOCK)
-    used = entry < tl.load(tile_last + tile, mask=there, other=0)
-    stream = tl.load(entry_stream + entry, mask=used, other=0)
-    return value, used, stream, tl.load(entry_place + entry, mask=used, other=0)
+    WS: tl.constexpr = WA + WB
+    at = bent + stream[:, None] * WS + tl.arange(0, WA)[None, :]
+    live = used[:, None]
+    x = tl.load(at, mask=live, other=0.0)
+    x_b, y, y_b = x, x, x
+    if SPLIT:
+        y = tl.load(at + streams * WS, mask=live, other=0.0)
+    if WB:
+        at = bent + stream[:, None] * WS + (WA + tl.arange(0, WB))[None, :]
+        x_b = tl.load(at, mask=live, other=0.0)
+        if SPLIT:
+            y_b = tl.load(at + streams * WS, mask=live, other=0.0)
+    return x, x_b, y, y_b
+
+
+@triton.jit
+def weight_rows(
+    head, tail, channel, n, HP: tl.constexpr, WP: tl.constexpr, WA: tl.constexpr,
+    WB: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """The last layer's weights of hidden units n of a channel, in blocks as `bent_rows`."""
+    at = (channel * HP + n)[:, None] * WP + tl.arange(0, WA)[None, :]
+    w = tl.load(head + at)
+    w_b, v, v_b = w, w, w
+    if SPLIT:
+        v = tl.load(tail + at)
+    if WB:
+        at = (channel * HP + n)[:, None] * WP + (WA + tl.arange(0, WB))[None, :]
+        w_b = tl.load(head + at)
+        if SPLIT:
+            v_b = tl.load(tail + at)
+    return w, w_b, v, v_b
+
+
+@triton.jit
+def moved_columns(
+    w, w_b, v, v_b, x, x_b, y, y_b, shift,
+    WB: tl.constexpr, TANH: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """f_j (n, row): hidden units first, so that many units and few entries fill the tensor cores."""
+    x = tl.trans(x)
+    f = tl.dot(w, x)
+    if WB:
+        x_b = tl.trans(x_b)
+        f = tl.dot(w_b, x_b, f)
+    if SPLIT:
+        cross = tl.dot(w, tl.trans(y))
+        cross = tl.dot(v, x, cross)
+        if WB:
+            cross = tl.dot(w_b, tl.trans(y_b), cross)
+            cross = tl.dot(v_b, x_b, cross)
+        f = (f + cross * 0.00048828125) * 64.0
+    f += shift[:, None]
+    if TANH:
+        f = tanh(f, FAST)
+    return f
+
+
+@triton.jit
+def gradient_halves(g):
+    """Gradients of size below 2, times 8192, in halves: head, tail, and the head for a factor's tail.
+
+    So large, nothing of the head or tail is lost to small halves, and all products go into one sum.
+    """
+    g = g * 8192.0
+    upper = g.to(tl.float16)
+    lower = (g - upper.to(tl.float32)).to(tl.float16)
+    return upper, lower, (g * 0.00048828125).to(tl.float16)
+
+
+@triton.jit
+def pull_columns(found, found_b, g, w, w_b, v, v_b, WB: tl.constexpr, SPLIT: tl.constexpr):
+    """Add w^T g (k, row), times 8192, to `found` for gradients g (n, row) of size below 2."""
+    upper, lower, small = gradient_halves(g)
+    w = tl.trans(w)
+    found = tl.dot(w, upper, found)
+    if SPLIT:
+        found = tl.dot(w, lower, found)
+        found = tl.dot(tl.trans(v), small, found)
+    if WB:
+        w_b = tl.trans(w_b)
+        found_b = tl.dot(w_b, upper, found_b)
+        if SPLIT:
+            found_b = tl.dot(w_b, lower, found_b)
+            found_b = tl.dot(tl.trans(v_b), small, found_b)
+    return found, found_b

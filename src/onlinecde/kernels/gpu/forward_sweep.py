@@ -12,49 +12,57 @@ channels. No sum depends on a neighbour or on what comes later.
 import triton
 import triton.language as tl
 
-from onlinecde.kernels.gpu.arithmetic import activate, slope_at, wait_for_all
-from onlinecde.kernels.gpu.columns import column_from, entries_of
+from onlinecde.kernels.gpu.arithmetic import slope_at, wait_for_all
+from onlinecde.kernels.gpu.columns import column_from, keep_bent
+from onlinecde.kernels.gpu.entries import entries_first, entries_of, units_first
 from onlinecde.kernels.gpu.layers import features
 from onlinecde.kernels.gpu.stages import add_up, combine, put, through_memory
 
 
 @triton.jit(do_not_specialize=["streams", "pieces"])
 def forward_kernel(
-    knots, z0, ks, ys, before, parts, counter,
+    knots, z0, ks, ys, before, bent, y_halves, x_halves, parts, counter,
     time, time_steps, slopes, drive, lengths, slots,
     inner_head, inner_tail, inner_bias, head, tail, bias, table,
     entry_stream, entry_place, tile_channel, tile_first, tile_last, leg_tiles, stream_first,
     streams, pieces,
-    H: tl.constexpr, HP: tl.constexpr, BH: tl.constexpr,
-    W: tl.constexpr, WP: tl.constexpr, BW: tl.constexpr, BK: tl.constexpr, BKH: tl.constexpr,
-    BN: tl.constexpr,
+    H: tl.constexpr, HS: tl.constexpr, HP: tl.constexpr, BH: tl.constexpr, BKH: tl.constexpr,
+    W: tl.constexpr, WA: tl.constexpr, WB: tl.constexpr, WP: tl.constexpr, BW: tl.constexpr,
+    BK: tl.constexpr, BN: tl.constexpr,
     DEPTH: tl.constexpr, ACT: tl.constexpr, TANH: tl.constexpr,
     VALUES: tl.constexpr, PARTS: tl.constexpr, RECTILINEAR: tl.constexpr, DEGREE: tl.constexpr,
     STEPS: tl.constexpr, STAGES: tl.constexpr, OWN_STEPS: tl.constexpr, DRIVE: tl.constexpr,
     ALONE: tl.constexpr, SAVE: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
-    ROWS: tl.constexpr, ENTRIES: tl.constexpr, TOGETHER: tl.constexpr,
+    ROWS: tl.constexpr, ENTRIES: tl.constexpr, SHARES: tl.constexpr, AHEAD: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """z from z0 (stream, H) along all pieces into `knots` (knot, stream, H).
 
     `table` holds the tableau: a (4, 4), b (4), c (4). `slots` (piece + 1) says where the stages of
-    each piece are kept in `ys` and `before`; without `SAVE` these hold one stage. A wide column is
-    put together in `ks` (stream, H).
+    each piece are kept in `ys` (slot, stream, HS) and `before` (slot, layer, stream, WS); `bent` keeps
+    what the last layer takes in on value legs. Without `SAVE` these hold one stage. A wide column is put
+    together in `ks` (stream, HS), what its layers take in goes through
+    `y_halves` and `x_halves`. The hidden units of a tile of entries are shared out to `SHARES`.
     """
     long = streams.to(tl.int64)
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
     waits = 0
     n = tl.arange(0, HP)
-    wide = tl.arange(0, WP)
+    WS: tl.constexpr = WA + WB
     OFFSET: tl.constexpr = 1 if RECTILINEAR else 0
     CHANNELS: tl.constexpr = VALUES * PARTS
     TOTAL: tl.constexpr = STEPS * STAGES
+    UNITS: tl.constexpr = HS // SHARES
+    UNITS_FIRST: tl.constexpr = HP >= 64 or BK < WP
     b = table + 16
     c = table + 20
     rows = pid * ROWS + tl.arange(0, ROWS)
     live = rows < streams
     mine = live[:, None] & (n < H)[None, :]
     place = rows[:, None] * H + n[None, :]
+    inside = live[:, None] & (n < HS)[None, :]
+    spot = rows[:, None] * HS + n[None, :]
     ends = tl.load(lengths + rows, mask=live, other=0)
     last_piece = tl.max(ends)
     z = tl.load(z0 + place, mask=mine, other=0.0)
@@ -85,33 +93,34 @@ def forward_kernel(
                     begun = tl.where(going, step * share, 1.0)
                     y = combine(z, k0, k1, k2, k3, table + s * 4, h)
                     if SAVE:
-                        here = before + (slot + q) * long * (DEPTH * W)
-                    stage = ys + (slot + q) * SAVE * long * H
-                    y = through_memory(y, stage + place, mine)
+                        here = before + (slot + q) * long * (DEPTH * WS)
+                    stage = ys + (slot + q) * SAVE * long * HS
+                    y = through_memory(y, stage + spot, inside)
                     u = begun + tl.load(c + s) * h
                     x = features(
-                        y, stage, rows, live, here, inner_head, inner_tail, inner_bias, drive,
-                        piece, u, streams, H, HP, BKH, W, WP, BW, BK, DEPTH, ACT, DRIVE, SPLIT,
-                        FAST,
+                        y, y_halves, x_halves, rows, live, here, inner_head, inner_tail, inner_bias, drive,
+                        piece, u, streams, HS, HP, BKH, W, WS, WP, BW, BK, DEPTH, ACT, DRIVE,
+                        SPLIT, FAST,
                     )  # fmt: skip
                     k = tl.zeros([ROWS, HP], tl.float32)
-                    bent = here + (DEPTH - 1) * streams * W
+                    if BK < WP:
+                        keep_bent(x, x_halves, rows, live, streams, WS, WP, SPLIT)
+                        tl.debug_barrier()
                     if BH == HP:
                         k = column_from(
-                            x, bent, rows * W, live, 0, n, head, tail, bias,
-                            HP, W, WP, BK, BH, ACT, TANH, SPLIT, FAST,
+                            x, x_halves, rows, live, streams, 0, n, head, tail, bias,
+                            HP, WS, WP, BK, BH, TANH, SPLIT, FAST,
                         )  # fmt: skip
                     else:
-                        for first in range(0, H, BH):
+                        for first in range(0, HS, BH):
                             m = first + tl.arange(0, BH)
                             f = column_from(
-                                x, bent, rows * W, live, 0, m, head, tail, bias,
-                                HP, W, WP, BK, BH, ACT, TANH, SPLIT, FAST,
+                                x, x_halves, rows, live, streams, 0, m, head, tail, bias,
+                                HP, WS, WP, BK, BH, TANH, SPLIT, FAST,
                             )  # fmt: skip
-                            owned = live[:, None] & (m < H)[None, :]
-                            tl.store(ks + rows[:, None] * H + m[None, :], f, mask=owned)
+                            tl.store(ks + rows[:, None] * HS + m[None, :], f, mask=live[:, None])
                         tl.debug_barrier()
-                        k = tl.load(ks + place, mask=mine, other=0.0)
+                        k = tl.load(ks + spot, mask=inside, other=0.0)
                         tl.debug_barrier()
                     k0, k1, k2, k3 = put(dt[:, None] * k, s, k0, k1, k2, k3)
                     if s == STAGES - 1:
@@ -126,33 +135,38 @@ def forward_kernel(
                 # What does not depend on other thread blocks is read before waiting for them.
                 low = tl.load(stream_first + leg * (streams + 1) + rows, mask=live, other=0)
                 high = tl.load(stream_first + leg * (streams + 1) + rows + 1, mask=live, other=0)
-                item = tl.load(leg_tiles + leg) + pid
-                last_item = tl.load(leg_tiles + leg + 1)
+                item = tl.load(leg_tiles + leg) * SHARES + pid
+                last_item = tl.load(leg_tiles + leg + 1) * SHARES
             h = tl.full([ROWS], 1.0 / STEPS, tl.float32)
             for q in range(TOTAL + 1):
                 s = q % STAGES
                 if piece < last_piece:
                     if q > 0:
                         if not ALONE:
-                            k = add_up(parts, low, high - low, live, H, HP)
+                            k = add_up(parts, low, high - low, live, HS, HP)
                             k0, k1, k2, k3 = put(k, (q - 1) % STAGES, k0, k1, k2, k3)
                         if s == 0:
                             z = combine(z, k0, k1, k2, k3, b, h)
                     if q < TOTAL:
                         y = combine(z, k0, k1, k2, k3, table + s * 4, h)
                         if SAVE:
-                            here = before + (slot + q) * long * (DEPTH * W)
-                        stage = ys + (slot + q) * SAVE * long * H
-                        y = through_memory(y, stage + place, mine)
+                            here = before + (slot + q) * long * (DEPTH * WS)
+                        stage = ys + (slot + q) * SAVE * long * HS
+                        y = through_memory(y, stage + spot, inside)
                         u = (q // STAGES + tl.load(c + s)) * h
                         x = features(
-                            y, stage, rows, live, here, inner_head, inner_tail, inner_bias, drive,
-                            piece, u, streams, H, HP, BKH, W, WP, BW, BK, DEPTH, ACT, DRIVE, SPLIT,
-                            FAST,
+                            y, y_halves, x_halves, rows, live, here, inner_head, inner_tail, inner_bias, drive,
+                            piece, u, streams, HS, HP, BKH, W, WS, WP, BW, BK, DEPTH, ACT, DRIVE,
+                            SPLIT, FAST,
                         )  # fmt: skip
+                        taken = bent + (leg * TOTAL + q) * SAVE * long * (2 * WS)
+                        if SAVE or BK < WP or not ALONE:
+                            keep_bent(x, taken, rows, live, streams, WS, WP, SPLIT)
                         if ALONE:
+                            if BK < WP:
+                                tl.debug_barrier()
                             k = tl.zeros([ROWS, HP], tl.float32)
-                            for first in range(0, H, BH):
+                            for first in range(0, HS, BH):
                                 m = first + tl.arange(0, BH)
                                 total = tl.zeros([ROWS, BH], tl.float32)
                                 for j in range(CHANNELS):
@@ -161,65 +175,52 @@ def forward_kernel(
                                     )
                                     if tl.max(tl.abs(dx)) > 0:
                                         f = column_from(
-                                            x, here + (DEPTH - 1) * streams * W, rows * W, live,
-                                            j + OFFSET, m, head, tail, bias,
-                                            HP, W, WP, BK, BH, ACT, TANH, SPLIT, FAST,
+                                            x, taken, rows, live, streams, j + OFFSET, m, head,
+                                            tail, bias, HP, WS, WP, BK, BH, TANH, SPLIT, FAST,
                                         )  # fmt: skip
                                         total += dx[:, None] * f
                                 if BH == HP:
                                     k = total
                                 else:
-                                    owned = live[:, None] & (m < H)[None, :]
-                                    to = rows[:, None] * H + m[None, :]
-                                    tl.store(ks + to, total, mask=owned)
+                                    to = rows[:, None] * HS + m[None, :]
+                                    tl.store(ks + to, total, mask=live[:, None])
                             if BH < HP:
                                 tl.debug_barrier()
-                                k = tl.load(ks + place, mask=mine, other=0.0)
+                                k = tl.load(ks + spot, mask=inside, other=0.0)
                                 tl.debug_barrier()
                             k0, k1, k2, k3 = put(k, s, k0, k1, k2, k3)
                 if not ALONE:  # noqa: SIM102, the first is known when compiling
                     if q < TOTAL:
                         now = item
                         value, used, stream, to = entries_of(
-                            now, last_item, tile_channel, tile_first, tile_last,
+                            now // SHARES, last_item // SHARES, tile_channel, tile_first, tile_last,
                             entry_stream, entry_place, ENTRIES, ENTRIES,
                         )  # fmt: skip
                         time_now = (q // STAGES + tl.load(c + s)) * (1.0 / STEPS)
-                        bent = before + (DEPTH - 1) * streams * W
-                        if SAVE:
-                            bent += (slot + q) * long * (DEPTH * W)
+                        base = bent + (leg * TOTAL + q) * SAVE * long * (2 * WS)
                         waits += programs
                         wait_for_all(counter, waits, TOGETHER)
                         while now < last_item:
-                            x = tl.zeros([ENTRIES, WP], tl.float32)
-                            if BK == WP:
-                                there = used[:, None] & (wide < W)[None, :]
-                                x = tl.load(
-                                    bent + stream[:, None] * W + wide[None, :],
-                                    mask=there,
-                                    other=0.0,
-                                )
-                                x = activate(x, ACT, FAST)
-                            for first in range(0, H, BN):
-                                m = first + tl.arange(0, BN)
-                                total = tl.zeros([ENTRIES, BN], tl.float32)
-                                for part in tl.static_range(PARTS):
-                                    j = value + part * VALUES
-                                    dx = slope_at(
-                                        slopes, leg, stream, j, used, time_now, long,
-                                        CHANNELS, DEGREE,
-                                    )  # fmt: skip
-                                    f = column_from(
-                                        x, bent, stream * W, used, j + OFFSET, m, head, tail, bias,
-                                        HP, W, WP, BK, BN, ACT, TANH, SPLIT, FAST,
-                                    )  # fmt: skip
-                                    total += dx[:, None] * f
-                                owned = used[:, None] & (m < H)[None, :]
-                                tl.store(parts + to[:, None] * H + m[None, :], total, mask=owned)
+                            if UNITS_FIRST:
+                                units_first(
+                                    base, parts, value, used, stream, to, now % SHARES * UNITS,
+                                    streams, slopes, leg, time_now, head, tail, bias, HS, HP, BN,
+                                    UNITS, WA, WB, WP, VALUES, PARTS, OFFSET, DEGREE, AHEAD, TANH,
+                                    SPLIT, FAST,
+                                )  # fmt: skip
+                            else:
+                                source = before + (DEPTH - 1) * streams * WS
+                                if SAVE:
+                                    source += (slot + q) * long * (DEPTH * WS)
+                                entries_first(
+                                    source, parts, value, used, stream, to, streams, slopes, leg,
+                                    time_now, head, tail, bias, HS, HP, WS, WP, VALUES, PARTS,
+                                    OFFSET, DEGREE, ACT, TANH, SPLIT, FAST,
+                                )  # fmt: skip
                             now += programs
                             value, used, stream, to = entries_of(
-                                now, last_item, tile_channel, tile_first, tile_last,
-                                entry_stream, entry_place, ENTRIES, ENTRIES,
+                                now // SHARES, last_item // SHARES, tile_channel, tile_first,
+                                tile_last, entry_stream, entry_place, ENTRIES, ENTRIES,
                             )  # fmt: skip
                         waits += programs
                         wait_for_all(counter, waits, TOGETHER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onlinecde.kernels.gpu.packing import Legs, PackedField, padded
+from onlinecde.kernels.gpu.packing import Legs, PackedField, padded, row
 from onlinecde.kernels.gpu.plan import Moves
 
 ALONE_UP_TO = 8
@@ -31,6 +32,11 @@ class Shape:
     columns: int
     """... and of an entry's"""
     columns_back: int
+    shares: int
+    """Pieces of work into which the hidden units of a tile of entries are cut, where units come first"""
+    shares_back: int
+    ahead: int
+    """Blocks of an entry's weights that are read one ahead of the other on the way there"""
     deep: int
     """Numbers of a row read at once; wider rows are not held in registers"""
     warps: int
@@ -61,22 +67,33 @@ def shape_for(
         rows *= 2
     if interpreted():
         # The least tensor cores would take: there every number computed costs time.
-        return Shape(rows, 16, 16, 16, 16, 16, 16, 1, 1, alone, programs)
+        return Shape(rows, 16, 16, 16, 16, 16, 1, 1, 1, 16, 1, 1, alone, programs)
     small = wide <= 64
-    entries, entries_back = 64 if wide <= 128 else 32, 64 if small else 32
+    long, broad = row(field.hidden), row(field.width)
+    entries, entries_back = 64, 64 if small else 32
     # Every meeting costs more the more come: no more thread blocks than can ever have work.
     tiles = legs.values * -(-legs.streams // min(entries, entries_back))
     programs = min(programs, max(-(-legs.streams // rows), tiles))
+    columns_back, warps_back = 64, 4 if small else 8
+    if not alone and not small and (long > 64 or wide > 128):
+        # Eight warps want 128 units each time, whose weights must fit into shared memory twice.
+        columns_back, warps_back = (128, 8) if long % 128 == 0 and broad <= 192 else (64, 4)
+    shares = 2 if long == 256 else 1
+    # Shared memory holds an entry's rows and two blocks of weights for each part, or one.
+    fits = entries * broad + 2 * legs.parts * 64 * broad <= 50_000
     return Shape(
         rows=rows,
         entries=entries,
         entries_back=entries_back,
         block=128,
-        columns=64 if small else 128,
-        columns_back=64,
+        columns=64,
+        columns_back=columns_back,
+        shares=shares,
+        shares_back=shares,
+        ahead=2 if fits else 1,
         deep=128 if wide <= 128 else 64,
         warps=8 if split or not small else 4,
-        warps_back=4 if small else 8,
+        warps_back=warps_back,
         alone=alone,
         programs=programs,
     )
@@ -117,13 +134,17 @@ def sizes_of(
 ) -> dict[str, Any]:
     """The sizes all sweeps are compiled for; `columns` of an entry are computed at once."""
     tall, wide = padded(field.hidden), padded(field.width)
+    long, broad = row(field.hidden), row(field.width)
     return {
         "H": field.hidden,
+        "HS": long,
         "HP": tall,
-        "BH": min(tall, shape.block),
+        "BH": _block(long, shape.block),
         "W": field.width,
+        "WA": wide if wide == broad else wide // 2,
+        "WB": 0 if wide == broad else broad - wide // 2,
         "WP": wide,
-        "BW": min(wide, shape.block),
+        "BW": _block(broad, shape.block),
         "DEPTH": field.depth,
         "ACT": field.activation,
         "TANH": field.final == "tanh",
@@ -138,10 +159,15 @@ def sizes_of(
         "ALONE": shape.alone,
         "BK": min(wide, shape.deep),
         "BKH": min(tall, shape.deep),
-        "BN": min(tall, columns),
+        "BN": _block(long, columns),
         "ROWS": shape.rows,
         "ENTRIES": shape.entries,
     }
+
+
+def _block(size: int, most: int) -> int:
+    """The largest power of two up to `most` that divides `size`."""
+    return math.gcd(size, most)
 
 
 def precision_of(split: bool, device: torch.device) -> dict[str, bool]:

@@ -8,78 +8,85 @@ import triton.language as tl
 from onlinecde.kernels.gpu.arithmetic import (
     activate,
     drive_at,
+    keep_halves,
     power_of_two,
     product,
-    product_from,
+    product_of_halves,
     scaled_product,
-    states_from,
     through_activation,
 )
+from onlinecde.kernels.gpu.columns import keep_bent
 
 
 @triton.jit
 def _layer(
-    x, source, rows, live, before, head, tail, bias, drive, piece, u, streams,
-    K: tl.constexpr, KP: tl.constexpr, BK: tl.constexpr, W: tl.constexpr, WP: tl.constexpr,
-    BW: tl.constexpr, BEFORE: tl.constexpr, DRIVE: tl.constexpr, SPLIT: tl.constexpr,
-    FAST: tl.constexpr,
+    x, halves, rows, live, before, head, tail, bias, drive, piece, u, streams,
+    KS: tl.constexpr, KP: tl.constexpr, BK: tl.constexpr,
+    W: tl.constexpr, WS: tl.constexpr, WP: tl.constexpr, BW: tl.constexpr,
+    DRIVE: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """One layer before its activation, (row, WP), also written to `before` (stream, W).
+    """One layer before its activation, (row, WP), also written to `before` (stream, WS).
 
-    It takes in x (row, KP), or, where that is wide (BK < KP), what stands at `source` (stream, K)
-    under the activation `BEFORE`.
+    It takes in x (row, KP); where that is wide (BK < KP) it goes through `halves` (2, stream, KS).
     """
     k = tl.arange(0, KP)
     wide = tl.arange(0, WP)
-    mine = live[:, None] & (wide < W)[None, :]
-    place = rows[:, None] * W + wide[None, :]
+    mine = live[:, None] & (wide < WS)[None, :]
+    place = rows[:, None] * WS + wide[None, :]
     if BK == KP and BW == WP:
         p = product(x, head, tail, wide[None, :] * KP + k[:, None], SPLIT)
         p += tl.load(bias + wide)[None, :]
         if DRIVE > 0:
-            p += drive_at(drive, piece, rows, wide, mine, u, streams, W, DRIVE == 2)
+            seen = live[:, None] & (wide < W)[None, :]
+            p += drive_at(drive, piece, rows, wide, seen, u, streams, W, DRIVE == 2)
         tl.store(before + place, p, mask=mine)
         return p
-    for first in range(0, W, BW):
+    if BK < KP:
+        keep_bent(x, halves, rows, live, streams, KS, KP, SPLIT)
+        tl.debug_barrier()
+    for first in range(0, WS, BW):
         n = first + tl.arange(0, BW)
         if BK == KP:
             q = product(x, head, tail, n[None, :] * KP + k[:, None], SPLIT)
         else:
-            q = states_from(
-                source, rows * K, live, head, tail, n * KP, K, BK, BW, BEFORE, SPLIT, FAST
+            q = product_of_halves(
+                halves, rows, live, streams, head, tail, n * KP, 1, KS, BK, BW, SPLIT
             )
+            if SPLIT:
+                q = q * 64.0
         q += tl.load(bias + n)[None, :]
-        own = live[:, None] & (n < W)[None, :]
         if DRIVE > 0:
-            q += drive_at(drive, piece, rows, n, own, u, streams, W, DRIVE == 2)
-        tl.store(before + rows[:, None] * W + n[None, :], q, mask=own)
+            seen = live[:, None] & (n < W)[None, :]
+            q += drive_at(drive, piece, rows, n, seen, u, streams, W, DRIVE == 2)
+        tl.store(before + rows[:, None] * WS + n[None, :], q, mask=live[:, None])
     tl.debug_barrier()
     return tl.load(before + place, mask=mine, other=0.0)
 
 
 @triton.jit
 def features(
-    y, ys, rows, live, before, head, tail, bias, drive, piece, u, streams,
-    H: tl.constexpr, HP: tl.constexpr, BKH: tl.constexpr, W: tl.constexpr, WP: tl.constexpr,
+    y, y_halves, x_halves, rows, live, before, head, tail, bias, drive, piece, u, streams,
+    HS: tl.constexpr, HP: tl.constexpr, BKH: tl.constexpr,
+    W: tl.constexpr, WS: tl.constexpr, WP: tl.constexpr,
     BW: tl.constexpr, BK: tl.constexpr, DEPTH: tl.constexpr,
     ACT: tl.constexpr, DRIVE: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """The MLP before its last layer: y (row, HP), which also stands at `ys` (stream, H) -> (row, WP).
+    """The MLP before its last layer: y (row, HP) -> (row, WP).
 
-    What each layer's activation takes in is written to `before` (layer, stream, W).
+    What each layer's activation takes in is written to `before` (layer, stream, WS). What wide layers
+    take in goes through `y_halves` (2, stream, HS) and `x_halves` (2, stream, WS).
     """
     p = _layer(
-        y, ys, rows, live, before, head, tail, bias, drive, piece, u, streams,
-        H, HP, BKH, W, WP, BW, "none", DRIVE, SPLIT, FAST,
+        y, y_halves, rows, live, before, head, tail, bias, drive, piece, u, streams,
+        HS, HP, BKH, W, WS, WP, BW, DRIVE, SPLIT,
     )  # fmt: skip
     x = activate(p, ACT, FAST)
     for layer in tl.static_range(1, DEPTH):
         start = WP * HP + (layer - 1) * WP * WP
-        source = before + (layer - 1) * streams * W
         p = _layer(
-            x, source, rows, live, source + streams * W, head + start, tail + start,
+            x, x_halves, rows, live, before + layer * streams * WS, head + start, tail + start,
             bias + layer * WP, drive, piece, u, streams,
-            W, WP, BK, W, WP, BW, ACT, 0, SPLIT, FAST,
+            WS, WP, BK, W, WS, WP, BW, 0, SPLIT,
         )  # fmt: skip
         x = activate(p, ACT, FAST)
     return x
@@ -87,79 +94,85 @@ def features(
 
 @triton.jit
 def _gradient(
-    g, source, rows, live, to, head, tail,
-    N: tl.constexpr, NP: tl.constexpr, BN: tl.constexpr, ROOM: tl.constexpr,
-    W: tl.constexpr, WP: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr,
+    g, halves, rows, live, streams, to, head, tail,
+    NS: tl.constexpr, NP: tl.constexpr, BN: tl.constexpr, ROOM: tl.constexpr,
+    WS: tl.constexpr, WP: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """g @ w (row, NP) for gradients g (row, WP), which also stand at `source` (stream, W).
+    """g @ w (row, NP) for gradients g (row, WP).
 
-    A wide result is put together at `to` (stream, ROOM).
+    Wide ones go through `halves` (2, stream, WS); a wide result is put together at `to` (stream, ROOM).
     """
     k = tl.arange(0, WP)
     n = tl.arange(0, NP)
     if BK == WP and BN == NP:
         return scaled_product(g, head, tail, k[:, None] * NP + n[None, :], SPLIT)
-    tl.debug_barrier()
     power, inverse = power_of_two(tl.max(tl.abs(g), 1))
-    for first in range(0, N, BN):
+    if BK < WP:
+        keep_halves(g * inverse[:, None], halves, rows, live, streams, WS, WP, SPLIT)
+    tl.debug_barrier()
+    for first in range(0, NS, BN):
         m = first + tl.arange(0, BN)
         if BK == WP:
             part = scaled_product(g, head, tail, k[:, None] * NP + m[None, :], SPLIT)
         else:
-            part = product_from(
-                source, rows * W, live, inverse, head, tail, m, NP, W, BK, BN, "none", SPLIT, False
+            part = product_of_halves(
+                halves, rows, live, streams, head, tail, m, NP, WS, BK, BN, SPLIT
             )
             part = part * power[:, None]
-        own = live[:, None] & (m < N)[None, :]
-        tl.store(to + rows[:, None] * ROOM + m[None, :], part, mask=own)
+        tl.store(to + rows[:, None] * ROOM + m[None, :], part, mask=live[:, None])
     tl.debug_barrier()
-    mine = live[:, None] & (n < N)[None, :]
+    mine = live[:, None] & (n < NS)[None, :]
     return tl.load(to + rows[:, None] * ROOM + n[None, :], mask=mine, other=0.0)
 
 
 @triton.jit
 def pull_features(
-    g_h, rows, live, before, grads, spill, head, tail, g_drive, piece, u, streams,
-    H: tl.constexpr, HP: tl.constexpr, BH: tl.constexpr, W: tl.constexpr, WP: tl.constexpr,
-    BW: tl.constexpr, BK: tl.constexpr, DEPTH: tl.constexpr, ACT: tl.constexpr,
+    g_h, rows, live, before, grads, halves, spill, head, tail, g_drive, piece, u, streams,
+    HS: tl.constexpr, HP: tl.constexpr, BH: tl.constexpr,
+    W: tl.constexpr, WS: tl.constexpr, WP: tl.constexpr, BW: tl.constexpr, BK: tl.constexpr,
+    DEPTH: tl.constexpr, ACT: tl.constexpr,
     DRIVE: tl.constexpr, WANT_DRIVE: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """From the gradient of `features`' result (row, WP), that of y (row, HP).
 
-    Gradients before the activations are written to `grads` (layer, stream, W), and what the drive
-    gets is added to `g_drive`. A wide gradient is put together in `spill` (stream, H or W).
+    Gradients before the activations are written to `grads` (layer, stream, WS), and what the drive
+    gets is added to `g_drive`. Wide gradients go through `halves` (2, stream, WS) and are put together
+    in `spill` (stream, HS or WS).
     """
     # One stride for both widths: a tile's own rows must not reach into another tile's.
-    ROOM: tl.constexpr = H if H > W else W
+    ROOM: tl.constexpr = HS if HS > WS else WS
     k = tl.arange(0, WP)
-    mine = live[:, None] & (k < W)[None, :]
-    place = rows[:, None] * W + k[None, :]
+    mine = live[:, None] & (k < WS)[None, :]
+    place = rows[:, None] * WS + k[None, :]
     for back in tl.static_range(1, DEPTH):
         layer = DEPTH - back
         start = WP * HP + (layer - 1) * WP * WP
-        p = tl.load(before + layer * streams * W + place, mask=mine, other=0.0)
+        p = tl.load(before + layer * streams * WS + place, mask=mine, other=0.0)
         g = through_activation(g_h, p, ACT, FAST)
-        tl.store(grads + layer * streams * W + place, g, mask=mine)
+        tl.store(grads + layer * streams * WS + place, g, mask=mine)
         g_h = _gradient(
-            g, grads + layer * streams * W, rows, live, spill, head + start, tail + start,
-            W, WP, BW, ROOM, W, WP, BK, SPLIT,
+            g, halves, rows, live, streams, spill, head + start, tail + start,
+            WS, WP, BW, ROOM, WS, WP, BK, SPLIT,
         )  # fmt: skip
     p = tl.load(before + place, mask=mine, other=0.0)
     g = through_activation(g_h, p, ACT, FAST)
     tl.store(grads + place, g, mask=mine)
     if WANT_DRIVE:
+        seen = live[:, None] & (k < W)[None, :]
         if DRIVE == 2:
             base = g_drive + (piece * streams.to(tl.int64) + rows[:, None]) * (4 * W) + k[None, :]
             share = tl.full([rows.shape[0]], 1.0, tl.float32)
             for power in tl.static_range(4):
-                old = tl.load(base + power * W, mask=mine, other=0.0)
-                tl.store(base + power * W, old + share[:, None] * g, mask=mine)
+                old = tl.load(base + power * W, mask=seen, other=0.0)
+                tl.store(base + power * W, old + share[:, None] * g, mask=seen)
                 share = share * u
         else:
             base = g_drive + (piece * streams.to(tl.int64) + rows[:, None]) * W + k[None, :]
-            old = tl.load(base, mask=mine, other=0.0)
-            tl.store(base, old + (1.0 - u)[:, None] * g, mask=mine)
+            old = tl.load(base, mask=seen, other=0.0)
+            tl.store(base, old + (1.0 - u)[:, None] * g, mask=seen)
             base += streams * W
-            old = tl.load(base, mask=mine, other=0.0)
-            tl.store(base, old + u[:, None] * g, mask=mine)
-    return _gradient(g, grads, rows, live, spill, head, tail, H, HP, BH, ROOM, W, WP, BK, SPLIT)
+            old = tl.load(base, mask=seen, other=0.0)
+            tl.store(base, old + u[:, None] * g, mask=seen)
+    return _gradient(
+        g, halves, rows, live, streams, spill, head, tail, HS, HP, BH, ROOM, WS, WP, BK, SPLIT
+    )

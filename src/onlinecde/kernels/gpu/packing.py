@@ -95,6 +95,15 @@ def padded(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
+def row(size: int) -> int:
+    """Numbers in a row kept in memory that holds `size`: whole blocks, so that rows are read in whole words.
+
+    >>> row(5), row(100), row(170), row(249)
+    (16, 128, 192, 256)
+    """
+    return padded(size) if size <= 128 else -(-size // 64) * 64
+
+
 def pack_field(
     inner: Layers, weight: Tensor, bias: Tensor, *, activation: str, final: str
 ) -> PackedField:

@@ -16,49 +16,41 @@ from onlinecde.kernels.gpu.arithmetic import (
     slope_at,
     wait_for_all,
 )
-from onlinecde.kernels.gpu.columns import column_from, entries_of
+from onlinecde.kernels.gpu.columns import column_from, keep_bent
+from onlinecde.kernels.gpu.entries import (
+    add_slope,
+    entries_of,
+    pull_entries_first,
+    pull_units_first,
+)
 from onlinecde.kernels.gpu.layers import pull_features
 from onlinecde.kernels.gpu.stages import add_up, pull_combine, put, through_memory
 
 
-@triton.jit
-def add_slope(
-    g_slopes, leg, rows, channel, mask, u, streams, g,
-    CHANNELS: tl.constexpr, DEGREE: tl.constexpr,
-):  # fmt: skip
-    """Add a gradient (row,) of dX/du to those of its coefficients."""
-    base = g_slopes + (leg * streams + rows) * (DEGREE * CHANNELS) + channel
-    share = g
-    for power in tl.static_range(DEGREE):
-        old = tl.load(base + power * CHANNELS, mask=mask, other=0.0)
-        tl.store(base + power * CHANNELS, old + share, mask=mask)
-        share = share * u
-    tl.debug_barrier()
-
-
 @triton.jit(do_not_specialize=["streams", "pieces"])
 def backward_kernel(
-    g_knots, g_z0, g_ks, g_sizes, g_most, grads, before, parts, spill, counter,
+    g_knots, g_z0, g_ks, g_sizes, g_most, grads, before, bent, halves, parts, spill, counter,
     g_time, g_slopes, g_drive,
     time, time_steps, slopes, lengths, slots,
     inner_head, inner_tail, head, tail, bias, table,
     entry_stream, entry_place, tile_channel, tile_first, tile_last, leg_tiles, stream_first,
     streams, pieces,
-    H: tl.constexpr, HP: tl.constexpr, BH: tl.constexpr,
-    W: tl.constexpr, WP: tl.constexpr, BW: tl.constexpr, BK: tl.constexpr, BKH: tl.constexpr,
-    BN: tl.constexpr,
+    H: tl.constexpr, HS: tl.constexpr, HP: tl.constexpr, BH: tl.constexpr, BKH: tl.constexpr,
+    W: tl.constexpr, WA: tl.constexpr, WB: tl.constexpr, WP: tl.constexpr, BW: tl.constexpr,
+    BK: tl.constexpr, BN: tl.constexpr,
     DEPTH: tl.constexpr, ACT: tl.constexpr, TANH: tl.constexpr,
     VALUES: tl.constexpr, PARTS: tl.constexpr, RECTILINEAR: tl.constexpr, DEGREE: tl.constexpr,
     STEPS: tl.constexpr, STAGES: tl.constexpr, OWN_STEPS: tl.constexpr, DRIVE: tl.constexpr,
     WANT_TIME: tl.constexpr, WANT_SLOPES: tl.constexpr, WANT_DRIVE: tl.constexpr,
     ALONE: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
-    ROWS: tl.constexpr, ENTRIES: tl.constexpr, BLOCK: tl.constexpr, TOGETHER: tl.constexpr,
+    ROWS: tl.constexpr, ENTRIES: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr,
+    AHEAD: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """From gradients at the knots (knot, stream, H) to that of z at the start (stream, H).
 
-    `g_ks` (slot, stream, H) takes the gradients of the stages, `g_sizes` (stream,) the size of the
+    `g_ks` (slot, stream, HS) takes the gradients of the stages, `g_sizes` (stream,) the size of the
     one at hand and `g_most` (stream,) the largest on value legs, `grads` those before the
-    activations.
+    activations. A tile of entries makes work for `SHARES` in hidden units, each for `BLOCK` entries.
     """
     long = streams.to(tl.int64)
     pid = tl.program_id(0)
@@ -66,17 +58,22 @@ def backward_kernel(
     waits = 0
     n = tl.arange(0, HP)
     wide = tl.arange(0, WP)
+    WS: tl.constexpr = WA + WB
     OFFSET: tl.constexpr = 1 if RECTILINEAR else 0
     CHANNELS: tl.constexpr = VALUES * PARTS
     TOTAL: tl.constexpr = STEPS * STAGES
-    SHARES: tl.constexpr = ENTRIES // BLOCK
+    PIECES: tl.constexpr = SHARES * (ENTRIES // BLOCK)
+    UNITS: tl.constexpr = HS // SHARES
+    UNITS_FIRST: tl.constexpr = HP > 64 or BK < WP
     c = table + 20
     rows = pid * ROWS + tl.arange(0, ROWS)
     live = rows < streams
     mine = live[:, None] & (n < H)[None, :]
     place = rows[:, None] * H + n[None, :]
-    mine_wide = live[:, None] & (wide < W)[None, :]
-    place_wide = rows[:, None] * W + wide[None, :]
+    inside = live[:, None] & (n < HS)[None, :]
+    spot = rows[:, None] * HS + n[None, :]
+    mine_wide = live[:, None] & (wide < WS)[None, :]
+    place_wide = rows[:, None] * WS + wide[None, :]
     ends = tl.load(lengths + rows, mask=live, other=0)
     last_piece = tl.max(ends)
     longest = tl.load(lengths)
@@ -111,27 +108,27 @@ def backward_kernel(
                     h = tl.where(going, share, 0.0)
                     begun = tl.where(going, step * share, 1.0)
                     g_k = pull_combine(g, y0, y1, y2, y3, table, s, h)
-                    here = before + (slot + q) * long * (DEPTH * W)
-                    to = g_ks + (slot + q) * long * H
-                    bent = here + (DEPTH - 1) * streams * W
-                    x = tl.zeros([ROWS, WP], tl.float32)
-                    if BK == WP:
-                        x = tl.load(bent + place_wide, mask=mine_wide, other=0.0)
-                        x = activate(x, ACT, FAST)
+                    here = before + (slot + q) * long * (DEPTH * WS)
+                    to = g_ks + (slot + q) * long * HS
+                    x = tl.load(
+                        here + (DEPTH - 1) * streams * WS + place_wide, mask=mine_wide, other=0.0
+                    )
+                    x = activate(x, ACT, FAST)
+                    if BK < WP:
+                        keep_bent(x, halves, rows, live, streams, WS, WP, SPLIT)
                     power, inverse = power_of_two(tl.max(tl.abs(g_k * dt[:, None]), 1))
                     found = tl.zeros([ROWS, WP], tl.float32)
                     cross = tl.zeros([ROWS, WP], tl.float32)
-                    g_k = through_memory(g_k, to + place, mine)
-                    for first in range(0, H, BN):
+                    g_k = through_memory(g_k, to + spot, inside)
+                    for first in range(0, HS, BN):
                         m = first + tl.arange(0, BN)
-                        owned = live[:, None] & (m < H)[None, :]
-                        spot = rows[:, None] * H + m[None, :]
+                        some = rows[:, None] * HS + m[None, :]
                         g_m = g_k
                         if BN < HP:
-                            g_m = tl.load(to + spot, mask=owned, other=0.0)
+                            g_m = tl.load(to + some, mask=live[:, None], other=0.0)
                         f = column_from(
-                            x, bent, rows * W, live, 0, m, head, tail, bias,
-                            HP, W, WP, BK, BN, ACT, TANH, SPLIT, FAST,
+                            x, halves, rows, live, streams, 0, m, head, tail, bias,
+                            HP, WS, WP, BK, BN, TANH, SPLIT, FAST,
                         )  # fmt: skip
                         if WANT_TIME:
                             g_dt += tl.sum(g_m * f, 1)
@@ -143,15 +140,15 @@ def backward_kernel(
                             m[:, None] * WP + wide[None, :], SPLIT,
                         )  # fmt: skip
                         tl.debug_barrier()
-                        tl.store(to + spot, g_f, mask=owned)
+                        tl.store(to + some, g_f, mask=live[:, None])
                     if SPLIT:
                         found += cross * 0.00048828125
                     u = begun + tl.load(c + s) * h
                     g_y = pull_features(
                         found * power[:, None], rows, live, here,
-                        grads + (slot + q) * long * (DEPTH * W), spill,
-                        inner_head, inner_tail, g_drive, piece, u, streams, H, HP, BH, W, WP, BW,
-                        BK, DEPTH, ACT, DRIVE, WANT_DRIVE, SPLIT, FAST,
+                        grads + (slot + q) * long * (DEPTH * WS), halves, spill,
+                        inner_head, inner_tail, g_drive, piece, u, streams, HS, HP, BH, W, WS, WP,
+                        BW, BK, DEPTH, ACT, DRIVE, WANT_DRIVE, SPLIT, FAST,
                     )  # fmt: skip
                     y0, y1, y2, y3 = put(g_y, s, y0, y1, y2, y3)
                     if s == 0:
@@ -166,8 +163,8 @@ def backward_kernel(
             if not ALONE:
                 low = tl.load(stream_first + leg * (streams + 1) + rows, mask=live, other=0)
                 high = tl.load(stream_first + leg * (streams + 1) + rows + 1, mask=live, other=0)
-                item = tl.load(leg_tiles + leg) * SHARES + pid
-                last_item = tl.load(leg_tiles + leg + 1) * SHARES
+                item = tl.load(leg_tiles + leg) * PIECES + pid
+                last_item = tl.load(leg_tiles + leg + 1) * PIECES
             h = tl.full([ROWS], 1.0 / STEPS, tl.float32)
             g_h = tl.zeros([ROWS, WP], tl.float32)
             for less in range(TOTAL + 1):
@@ -176,13 +173,13 @@ def backward_kernel(
                         q = TOTAL - less
                         s = q % STAGES
                         if not ALONE:
-                            g_h = add_up(parts, low, high - low, live, W, WP)
+                            g_h = add_up(parts, low * SHARES, (high - low) * SHARES, live, WS, WP)
                         g_y = pull_features(
-                            g_h, rows, live, before + (slot + q) * long * (DEPTH * W),
-                            grads + (slot + q) * long * (DEPTH * W), spill,
+                            g_h, rows, live, before + (slot + q) * long * (DEPTH * WS),
+                            grads + (slot + q) * long * (DEPTH * WS), halves, spill,
                             inner_head, inner_tail, g_drive, piece,
-                            (q // STAGES + tl.load(c + s)) * h, streams, H, HP, BH, W, WP, BW,
-                            BK, DEPTH, ACT, DRIVE, WANT_DRIVE, SPLIT, FAST,
+                            (q // STAGES + tl.load(c + s)) * h, streams, HS, HP, BH, W, WS, WP,
+                            BW, BK, DEPTH, ACT, DRIVE, WANT_DRIVE, SPLIT, FAST,
                         )  # fmt: skip
                         y0, y1, y2, y3 = put(g_y, s, y0, y1, y2, y3)
                         if s == 0:
@@ -191,26 +188,26 @@ def backward_kernel(
                         q = TOTAL - 1 - less
                         s = q % STAGES
                         g_k = pull_combine(g, y0, y1, y2, y3, table, s, h)
-                        tl.store(g_ks + (slot + q) * long * H + place, g_k, mask=mine)
+                        tl.store(g_ks + (slot + q) * long * HS + spot, g_k, mask=inside)
                         size_k = tl.max(tl.abs(g_k), 1)
                         tl.store(g_sizes + rows, size_k, mask=live)
                         largest = tl.maximum(largest, size_k)
                         if ALONE:
                             tl.debug_barrier()
-                            bent = before + (slot + q) * long * (DEPTH * W)
-                            bent += (DEPTH - 1) * streams * W
+                            taken = bent + (leg * TOTAL + q) * long * (2 * WS)
                             x = tl.zeros([ROWS, WP], tl.float32)
                             if BK == WP:
-                                x = tl.load(bent + place_wide, mask=mine_wide, other=0.0)
+                                source = before + (slot + q) * long * (DEPTH * WS)
+                                source += (DEPTH - 1) * streams * WS
+                                x = tl.load(source + place_wide, mask=mine_wide, other=0.0)
                                 x = activate(x, ACT, FAST)
                             u = (q // STAGES + tl.load(c + s)) * h
                             g_h = tl.zeros([ROWS, WP], tl.float32)
-                            for first in range(0, H, BN):
+                            for first in range(0, HS, BN):
                                 m = first + tl.arange(0, BN)
-                                owned = live[:, None] & (m < H)[None, :]
                                 g_m = tl.load(
-                                    g_ks + (slot + q) * long * H + rows[:, None] * H + m[None, :],
-                                    mask=owned,
+                                    g_ks + (slot + q) * long * HS + rows[:, None] * HS + m[None, :],
+                                    mask=live[:, None],
                                     other=0.0,
                                 )
                                 for j in range(CHANNELS):
@@ -219,8 +216,8 @@ def backward_kernel(
                                     )
                                     if WANT_SLOPES or tl.max(tl.abs(dx)) > 0:
                                         f = column_from(
-                                            x, bent, rows * W, live, j + OFFSET, m, head, tail,
-                                            bias, HP, W, WP, BK, BN, ACT, TANH, SPLIT, FAST,
+                                            x, taken, rows, live, streams, j + OFFSET, m, head,
+                                            tail, bias, HP, WS, WP, BK, BN, TANH, SPLIT, FAST,
                                         )  # fmt: skip
                                         if WANT_SLOPES:
                                             add_slope(
@@ -246,72 +243,35 @@ def backward_kernel(
                         q = TOTAL - 1 - less
                         now = item
                         value, used, stream, to = entries_of(
-                            now, last_item, tile_channel, tile_first, tile_last,
+                            now // SHARES, last_item // SHARES, tile_channel, tile_first, tile_last,
                             entry_stream, entry_place, ENTRIES, BLOCK,
                         )  # fmt: skip
                         time_now = (q // STAGES + tl.load(c + q % STAGES)) * (1.0 / STEPS)
-                        bent = before + (slot + q) * long * (DEPTH * W) + (DEPTH - 1) * streams * W
+                        base = bent + (leg * TOTAL + q) * long * (2 * WS)
                         waits += programs
                         wait_for_all(counter, waits, TOGETHER)
                         while now < last_item:
-                            there = used[:, None] & (wide < W)[None, :]
-                            x = tl.zeros([BLOCK, WP], tl.float32)
-                            if BK == WP:
-                                x = tl.load(
-                                    bent + stream[:, None] * W + wide[None, :],
-                                    mask=there,
-                                    other=0.0,
-                                )
-                                x = activate(x, ACT, FAST)
-                            size = tl.load(g_sizes + stream, mask=used, other=0.0)
-                            most = tl.zeros([BLOCK], tl.float32)
-                            for part in tl.static_range(PARTS):
-                                dx = slope_at(
-                                    slopes, leg, stream, value + part * VALUES, used, time_now,
-                                    long, CHANNELS, DEGREE,
+                            if UNITS_FIRST:
+                                pull_units_first(
+                                    base, g_ks + (slot + q) * long * HS, g_sizes, parts, value,
+                                    used, stream, to * SHARES + now % SHARES, now % SHARES * UNITS,
+                                    streams, slopes, g_slopes, leg, time_now, head, tail, bias,
+                                    HS, HP, BN, UNITS, WA, WB, WP, VALUES, PARTS, OFFSET, DEGREE,
+                                    AHEAD, TANH, WANT_SLOPES, SPLIT, FAST,
                                 )  # fmt: skip
-                                most = tl.maximum(most, tl.abs(dx))
-                            power, inverse = power_of_two(size * most)
-                            found = tl.zeros([BLOCK, WP], tl.float32)
-                            cross = tl.zeros([BLOCK, WP], tl.float32)
-                            for first in range(0, H, BN):
-                                m = first + tl.arange(0, BN)
-                                owned = used[:, None] & (m < H)[None, :]
-                                g_m = tl.load(
-                                    g_ks + (slot + q) * long * H + stream[:, None] * H + m[None, :],
-                                    mask=owned,
-                                    other=0.0,
-                                )
-                                for part in tl.static_range(PARTS):
-                                    j = value + part * VALUES
-                                    dx = slope_at(
-                                        slopes, leg, stream, j, used, time_now, long,
-                                        CHANNELS, DEGREE,
-                                    )  # fmt: skip
-                                    f = column_from(
-                                        x, bent, stream * W, used, j + OFFSET, m, head, tail, bias,
-                                        HP, W, WP, BK, BN, ACT, TANH, SPLIT, FAST,
-                                    )  # fmt: skip
-                                    if WANT_SLOPES:
-                                        add_slope(
-                                            g_slopes, leg, stream, j, used, time_now, long,
-                                            tl.sum(g_m * f, 1), CHANNELS, DEGREE,
-                                        )  # fmt: skip
-                                    g_f = g_m * (dx * inverse)[:, None]
-                                    if TANH:
-                                        g_f = g_f * (1.0 - f * f)
-                                    at = (j + OFFSET) * (HP * WP) + m[:, None] * WP
-                                    found, cross = add_product(
-                                        found, cross, g_f, head, tail, at + wide[None, :], SPLIT
-                                    )
-                            if SPLIT:
-                                found += cross * 0.00048828125
-                            found = found * power[:, None]
-                            tl.store(parts + to[:, None] * W + wide[None, :], found, mask=there)
+                            else:
+                                source = before + (slot + q) * long * (DEPTH * WS)
+                                source += (DEPTH - 1) * streams * WS
+                                pull_entries_first(
+                                    source, g_ks + (slot + q) * long * HS, g_sizes, parts, value,
+                                    used, stream, to, streams, slopes, g_slopes, leg, time_now,
+                                    head, tail, bias, HS, HP, BN, WS, WP, VALUES, PARTS, OFFSET,
+                                    DEGREE, ACT, TANH, WANT_SLOPES, SPLIT, FAST,
+                                )  # fmt: skip
                             now += programs
                             value, used, stream, to = entries_of(
-                                now, last_item, tile_channel, tile_first, tile_last,
-                                entry_stream, entry_place, ENTRIES, BLOCK,
+                                now // SHARES, last_item // SHARES, tile_channel, tile_first,
+                                tile_last, entry_stream, entry_place, ENTRIES, BLOCK,
                             )  # fmt: skip
                         waits += programs
                         wait_for_all(counter, waits, TOGETHER)

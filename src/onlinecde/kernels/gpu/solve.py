@@ -25,7 +25,7 @@ from onlinecde.kernels.gpu.launching import (
     shape_for,
     sizes_of,
 )
-from onlinecde.kernels.gpu.packing import Legs, PackedField, Table
+from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, row
 from onlinecde.kernels.gpu.plan import Moves, plan_moves
 from onlinecde.kernels.gpu.reverse_sweep import backward_kernel
 from onlinecde.kernels.gpu.weight_gradients import Tape, weight_gradients
@@ -99,29 +99,34 @@ def _forward(
     if moves is None and not shape.alone and not isinstance(how, Clusters):
         moves = plan_moves(legs, shape.entries)
     slots, room = _slots(legs, table.stages)
-    new = z0.new_empty
+    new, hidden, width = z0.new_empty, row(field.hidden), row(field.width)
     knots = new(legs.pieces + 1, streams, field.hidden)
-    ys = new(room if save else 1, streams, field.hidden)
-    before = new(room if save else 1, field.depth, streams, field.width)
+    ys = new(room if save else 1, streams, hidden)
+    before = new(room if save else 1, field.depth, streams, width)
     if isinstance(how, Clusters):
-        bent = clusters.forward(field, legs, z0, how, knots, ys, before, save=save)
+        features = clusters.forward(field, legs, z0, how, knots, ys, before, save=save)
         if not save:
             return knots, []
-        tape = Tape(field, legs, table, shape, moves, slots, room, ys, before, split, how, bent)
+        tape = Tape(
+            field, legs, table, shape, moves, slots, room, ys, before, None, split, how, features
+        )
         return knots, [tape]
-    parts = new(0 if shape.alone else streams * legs.values, field.hidden)
+    stages = legs.slopes.shape[0] * legs.steps * table.stages if save else 1
+    bent = new(stages, 2, streams, width, dtype=torch.float16)
+    parts = new(0 if shape.alone else streams * legs.values, hidden)
     forward_kernel[grid_of(shape, streams)](
-        knots, z0.contiguous(), new(streams, field.hidden), ys, before, parts, counter(device),
+        knots, z0.contiguous(), new(streams, hidden), ys, before, bent,
+        _halves(streams, hidden, device), _halves(streams, width, device), parts, counter(device),
         *path_of(legs), legs.slopes if legs.drive is None else legs.drive, legs.lengths, slots,
         field.inner_head, field.inner_tail, field.inner_bias, field.head, field.tail, field.bias,
         table.numbers, *lists_of(moves, legs), streams, legs.pieces,
         **sizes_of(field, legs, shape, table.stages, shape.columns), SAVE=save,
-        TOGETHER=not interpreted(), **precision_of(split, device),
+        SHARES=shape.shares, AHEAD=shape.ahead, TOGETHER=not interpreted(), **precision_of(split, device),
         **options(shape.warps, together=not shape.alone),
     )  # fmt: skip
     if not save:
         return knots, []
-    return knots, [Tape(field, legs, table, shape, moves, slots, room, ys, before, split)]
+    return knots, [Tape(field, legs, table, shape, moves, slots, room, ys, before, bent, split)]
 
 
 def clustered(
@@ -179,39 +184,45 @@ def _backward(
 ) -> Gradients:
     field, legs, shape, table = tape.field, tape.legs, tape.shape, tape.table
     streams, device = legs.streams, g_knots.device
-    new = g_knots.new_empty
+    new, hidden, width = g_knots.new_empty, row(field.hidden), row(field.width)
     g_z0 = new(streams, field.hidden)
-    g_ks = new(tape.room, streams, field.hidden)
+    g_ks = new(tape.room, streams, hidden)
     g_most = new(streams)
-    grads = new(tape.room, field.depth, streams, field.width)
+    grads = new(tape.room, field.depth, streams, width)
     g_time = torch.zeros_like(legs.time) if want_time and legs.time is not None else None
     g_slopes = torch.zeros_like(legs.slopes) if want_slopes else None
     g_drive = torch.zeros_like(legs.drive) if want_drive and legs.drive is not None else None
-    if tape.clusters and tape.features is not None and not (want_time or want_slopes):
+    if tape.clusters and tape.features is not None:
+        # Whoever wants gradients of the path said so on the way there, which Triton then took.
+        assert not any((want_time, want_slopes, want_drive))
         clusters.reverse(
             field, legs, tape.clusters, g_knots, tape.before, tape.features, g_z0, g_ks, g_most, grads
         )  # fmt: skip
         inner, weight, bias = weight_gradients(tape, g_ks, g_most, grads)
         return Gradients(g_z0, inner, weight, bias, None, None, None)
-    moves = tape.moves
-    if moves is None and not shape.alone:
-        moves = plan_moves(legs, shape.entries)
-    parts = new(0 if shape.alone else streams * legs.values, field.width)
+    # Gradients of the path are added up by one thread block for each entry.
+    shares = 1 if want_slopes else shape.shares_back
+    parts = new(0 if shape.alone else streams * legs.values * shares, width)
     backward_kernel[grid_of(shape, streams)](
-        g_knots.contiguous(), g_z0, g_ks, new(streams), g_most, grads, tape.before, parts,
-        new(streams, max(field.hidden, field.width)), counter(device),
+        g_knots.contiguous(), g_z0, g_ks, new(streams), g_most, grads, tape.before, tape.bent,
+        _halves(streams, width, device), parts, new(streams, max(hidden, width)), counter(device),
         *(g_z0 if g is None else g for g in (g_time, g_slopes, g_drive)),
         *path_of(legs), legs.lengths, tape.slots,
         field.inner_head, field.inner_tail, field.head, field.tail, field.bias,
-        table.numbers, *lists_of(moves, legs), streams, legs.pieces,
+        table.numbers, *lists_of(tape.moves, legs), streams, legs.pieces,
         **sizes_of(field, legs, shape, table.stages, shape.columns_back),
-        BLOCK=shape.entries_back, WANT_TIME=g_time is not None,
+        BLOCK=shape.entries_back, SHARES=shares, AHEAD=2, WANT_TIME=g_time is not None,
         WANT_SLOPES=g_slopes is not None, WANT_DRIVE=g_drive is not None,
         TOGETHER=not interpreted(), **precision_of(tape.split, device),
         **options(shape.warps_back, together=not shape.alone),
     )  # fmt: skip
     inner, weight, bias = weight_gradients(tape, g_ks, g_most, grads)
     return Gradients(g_z0, inner, weight, bias, g_time, g_slopes, g_drive)
+
+
+def _halves(streams: int, size: int, device: torch.device) -> Tensor:
+    """Room for one row of every stream in halves."""
+    return torch.empty(2, streams, size, dtype=torch.float16, device=device)
 
 
 def _slots(legs: Legs, stages: int) -> tuple[Tensor, int]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from onlinecde.kernels.gpu import clusters
 from onlinecde.kernels.gpu.clusters import Clusters
 from onlinecde.kernels.gpu.launching import Shape, options, precision_of, sizes_of
-from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, padded
+from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, row
 from onlinecde.kernels.gpu.plan import Moves
 from onlinecde.kernels.gpu.weights import columns_kernel, outer_kernel
 
@@ -30,15 +30,18 @@ class Tape:
     """(piece + 1,): where the stages of each piece are kept"""
     room: int
     ys: Tensor
-    """(slot, stream, hidden): the stages' inputs"""
+    """(slot, stream, row of hidden): the stages' inputs"""
     before: Tensor
-    """(slot, layer, stream, width): what the activations took in"""
+    """(slot, layer, stream, row of width): what the activations took in"""
+    bent: Tensor | None
+    """(stage of a value leg, 2, stream, row of width): what the last layer took in, in halves; None where
+    clusters kept it"""
     split: bool
     """Whether products are computed to 22 bits, else to 11"""
     clusters: Clusters | None = None
     """How clusters took the way there, if they did"""
     features: Tensor | None = None
-    """(slot, stream, 64) halves: what the last layer took in, if clusters kept it"""
+    """(slot, stream, 64) halves: the same, as clusters keep it"""
 
 
 def weight_gradients(
@@ -84,8 +87,8 @@ def _columns(tape: Tape, g_ks: Tensor, most: Tensor, moving: Tensor) -> tuple[Te
     """Gradients of the columns that move on value legs, from the tape and a bound on them."""
     field, legs, shape = tape.field, tape.legs, tape.shape
     device, hidden, width = g_ks.device, field.hidden, field.width
-    block, entries, warps = _column_tiles(padded(hidden), padded(width), shape)
-    blocks = -(-hidden // block)
+    block, entries, warps = min(row(hidden), 64), min(shape.entries, 32), 4
+    blocks = row(hidden) // block
     moved = legs.values * legs.parts
     # A path may end with a time leg: what would follow it is not there.
     number = legs.pieces // 2 if legs.rectilinear else legs.pieces
@@ -93,24 +96,16 @@ def _columns(tape: Tape, g_ks: Tensor, most: Tensor, moving: Tensor) -> tuple[Te
     weights = g_ks.new_empty(shares, field.channels, hidden, width)
     biases = g_ks.new_empty(shares, field.channels, hidden)
     sizes = sizes_of(field, legs, shape, tape.table.stages, block)
-    for name in ("BW", "BH", "BK", "BKH", "OWN_STEPS", "DRIVE", "ROWS"):
+    for name in ("BW", "BH", "BK", "BKH", "DEPTH", "ACT", "OWN_STEPS", "DRIVE", "ROWS"):
         del sizes[name]
-    sizes |= {"ENTRIES": entries, "HELD": padded(width) <= 64}
+    sizes |= {"ENTRIES": entries, "AHEAD": 2}
     lists = (tape.moves.entry_stream, tape.moves.value_first) if tape.moves else (moving, moving)
     columns_kernel[moved, blocks, shares](
-        tape.before, g_ks, most, weights, biases, legs.slopes, moving, tape.slots,
+        tape.bent, g_ks, most, weights, biases, legs.slopes, moving, tape.slots,
         field.head, field.tail, field.bias, tape.table.numbers, *lists, legs.streams, number,
         **sizes, **precision_of(tape.split, device), **options(warps),
     )  # fmt: skip
     return weights.sum(0), biases.sum(0)
-
-
-def _column_tiles(tall: int, wide: int, shape: Shape) -> tuple[int, int, int]:
-    """Hidden units and entries that `columns_kernel` takes at once, and its warps."""
-    if wide <= 64:
-        return min(tall, 64), min(shape.entries, 64), shape.warps_back
-    # What a product takes in is copied to every warp: small tiles, or registers run over.
-    return min(tall, 32), min(shape.entries, 32 if wide <= 128 else 16), 4
 
 
 def _outer(
@@ -128,14 +123,14 @@ def _outer(
     """Sum of g^T x (G, X) and of g (G,) over all slots and the streams that move in them."""
     x_size, g_size = sizes
     shape = tape.shape
-    blocks = -(-g_size // 64), -(-x_size // 64)
+    blocks = -(-row(g_size) // 64), -(-row(x_size) // 64)
     shares = max(1, min(tape.room, 4 * shape.programs // (blocks[0] * blocks[1])))
     weight = gs.new_empty(shares, g_size, x_size)
     offset = gs.new_empty(shares, g_size)
     outer_kernel[(shares, *blocks)](
         xs, gs, weight, offset, moving, tape.legs.streams, tape.room, x_first, g_first,
-        X=x_size, BX=min(padded(x_size), 64), XS=per_slot[0],
-        G=g_size, BG=min(padded(g_size), 64), GS=per_slot[1],
+        X=x_size, XR=row(x_size), BX=min(row(x_size), 64), XS=per_slot[0],
+        G=g_size, GR=row(g_size), BG=min(row(g_size), 64), GS=per_slot[1],
         ACT=tape.field.activation if act else "none", ROWS=shape.entries,
         **precision_of(tape.split, gs.device), **options(4),
     )  # fmt: skip
