@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onlinecde.kernels.gpu.assembler import ptxas
 from onlinecde.kernels.gpu.packing import Legs, PackedField, padded, row
 from onlinecde.kernels.gpu.plan import Moves
 
@@ -45,6 +46,8 @@ class Shape:
     alone: bool
     programs: int
     """Thread blocks of a solve in which they work together"""
+    longest: int
+    """Products that may be added up in one sum"""
 
 
 def interpreted() -> bool:
@@ -67,7 +70,7 @@ def shape_for(
         rows *= 2
     if interpreted():
         # The least tensor cores would take: there every number computed costs time.
-        return Shape(rows, 16, 16, 16, 16, 16, 1, 1, 1, 16, 1, 1, alone, programs)
+        return Shape(rows, 16, 16, 16, 16, 16, 1, 1, 1, 16, 1, 1, alone, programs, 8)
     small = wide <= 64
     long, broad = row(field.hidden), row(field.width)
     entries, entries_back = 64, 64 if small else 32
@@ -77,7 +80,8 @@ def shape_for(
     columns_back, warps_back = 64, 4 if small else 8
     if not alone and not small and (long > 64 or wide > 128):
         # Eight warps want 128 units each time, whose weights must fit into shared memory twice.
-        columns_back, warps_back = (128, 8) if long % 128 == 0 and broad <= 192 else (64, 4)
+        fast = long % 128 == 0 and broad <= 192 and ptxas() is not None
+        columns_back, warps_back = (128, 8) if fast else (64, 4)
     shares = 2 if long == 256 else 1
     # Shared memory holds an entry's rows and two blocks of weights for each part, or one.
     fits = entries * broad + 2 * legs.parts * 64 * broad <= 50_000
@@ -96,6 +100,7 @@ def shape_for(
         warps_back=warps_back,
         alone=alone,
         programs=programs,
+        longest=8192,
     )
 
 

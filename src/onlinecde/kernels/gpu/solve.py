@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from onlinecde.kernels.gpu import clusters
+from onlinecde.kernels.gpu.assembler import right_ptxas
 from onlinecde.kernels.gpu.clusters import Clusters, FieldSizes
 from onlinecde.kernels.gpu.forward_sweep import forward_kernel
 from onlinecde.kernels.gpu.launching import (
@@ -203,19 +204,20 @@ def _backward(
     # Gradients of the path are added up by one thread block for each entry.
     shares = 1 if want_slopes else shape.shares_back
     parts = new(0 if shape.alone else streams * legs.values * shares, width)
-    backward_kernel[grid_of(shape, streams)](
-        g_knots.contiguous(), g_z0, g_ks, new(streams), g_most, grads, tape.before, tape.bent,
-        _halves(streams, width, device), parts, new(streams, max(hidden, width)), counter(device),
-        *(g_z0 if g is None else g for g in (g_time, g_slopes, g_drive)),
-        *path_of(legs), legs.lengths, tape.slots,
-        field.inner_head, field.inner_tail, field.head, field.tail, field.bias,
-        table.numbers, *lists_of(tape.moves, legs), streams, legs.pieces,
-        **sizes_of(field, legs, shape, table.stages, shape.columns_back),
-        BLOCK=shape.entries_back, SHARES=shares, AHEAD=2, WANT_TIME=g_time is not None,
-        WANT_SLOPES=g_slopes is not None, WANT_DRIVE=g_drive is not None,
-        TOGETHER=not interpreted(), **precision_of(tape.split, device),
-        **options(shape.warps_back, together=not shape.alone),
-    )  # fmt: skip
+    with right_ptxas():
+        backward_kernel[grid_of(shape, streams)](
+            g_knots.contiguous(), g_z0, g_ks, new(streams), g_most, grads, tape.before, tape.bent,
+            _halves(streams, width, device), parts, new(streams, max(hidden, width)), counter(device),
+            *(g_z0 if g is None else g for g in (g_time, g_slopes, g_drive)),
+            *path_of(legs), legs.lengths, tape.slots,
+            field.inner_head, field.inner_tail, field.head, field.tail, field.bias,
+            table.numbers, *lists_of(tape.moves, legs), streams, legs.pieces,
+            **sizes_of(field, legs, shape, table.stages, shape.columns_back),
+            BLOCK=shape.entries_back, SHARES=shares, AHEAD=2, WANT_TIME=g_time is not None,
+            WANT_SLOPES=g_slopes is not None, WANT_DRIVE=g_drive is not None,
+            TOGETHER=not interpreted(), **precision_of(tape.split, device),
+            **options(shape.warps_back, together=not shape.alone),
+        )  # fmt: skip
     inner, weight, bias = weight_gradients(tape, g_ks, g_most, grads)
     return Gradients(g_z0, inner, weight, bias, g_time, g_slopes, g_drive)
 

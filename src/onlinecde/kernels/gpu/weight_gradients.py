@@ -16,6 +16,9 @@ from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, row
 from onlinecde.kernels.gpu.plan import Moves
 from onlinecde.kernels.gpu.weights import columns_kernel, outer_kernel
 
+SUMS = 2**26
+"""Numbers that may stand in sums of columns side by side"""
+
 
 @dataclass(frozen=True, eq=False)
 class Tape:
@@ -92,7 +95,13 @@ def _columns(tape: Tape, g_ks: Tensor, most: Tensor, moving: Tensor) -> tuple[Te
     moved = legs.values * legs.parts
     # A path may end with a time leg: what would follow it is not there.
     number = legs.pieces // 2 if legs.rectilinear else legs.pieces
-    shares = max(1, min(number, -(-4 * shape.programs // (moved * blocks))))
+    wanted = -(-4 * shape.programs // (moved * blocks))
+    # Tensor cores cut off what they add: the more in one sum, the more is lost. Many sums take memory.
+    terms = number * legs.streams * legs.steps * tape.table.stages
+    short = min(-(-terms // shape.longest), SUMS // (field.channels * hidden * width))
+    shares = max(1, min(number, max(wanted, short)))
+    cuts = max(1, min(-(-legs.streams // entries), -(-short // shares)))
+    shares *= cuts
     weights = g_ks.new_empty(shares, field.channels, hidden, width)
     biases = g_ks.new_empty(shares, field.channels, hidden)
     sizes = sizes_of(field, legs, shape, tape.table.stages, block)
@@ -102,7 +111,7 @@ def _columns(tape: Tape, g_ks: Tensor, most: Tensor, moving: Tensor) -> tuple[Te
     lists = (tape.moves.entry_stream, tape.moves.value_first) if tape.moves else (moving, moving)
     columns_kernel[moved, blocks, shares](
         tape.bent, g_ks, most, weights, biases, legs.slopes, moving, tape.slots,
-        field.head, field.tail, field.bias, tape.table.numbers, *lists, legs.streams, number,
+        field.head, field.tail, field.bias, tape.table.numbers, *lists, legs.streams, number, cuts,
         **sizes, **precision_of(tape.split, device), **options(warps),
     )  # fmt: skip
     return weights.sum(0), biases.sum(0)

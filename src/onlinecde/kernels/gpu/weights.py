@@ -47,10 +47,10 @@ def outer_kernel(
         tl.store(offset + share * G + m, sums, mask=m < G)
 
 
-@triton.jit(do_not_specialize=["streams", "legs"])
+@triton.jit(do_not_specialize=["streams", "legs", "cuts"])
 def columns_kernel(
     bent, g_ks, most, weight, offset, slopes, moving, slots, head, tail, bias, table,
-    entry_stream, value_first, streams, legs,
+    entry_stream, value_first, streams, legs, cuts,
     H: tl.constexpr, HP: tl.constexpr, HS: tl.constexpr, BN: tl.constexpr,
     W: tl.constexpr, WP: tl.constexpr, WA: tl.constexpr, WB: tl.constexpr, TANH: tl.constexpr,
     VALUES: tl.constexpr, PARTS: tl.constexpr, RECTILINEAR: tl.constexpr, DEGREE: tl.constexpr,
@@ -59,14 +59,15 @@ def columns_kernel(
 ):  # fmt: skip
     """Gradients of the columns that move on value legs: (share, channel, H, W) and (share, channel, H).
 
-    A program takes one channel, some hidden units and every so many legs. Columns are recomputed:
-    to keep them would take more memory than all else together. `most` is a bound on the gradients.
+    A program takes one channel, some hidden units and, of every so many legs, one of `cuts` lots of
+    entries. Columns are recomputed: to keep them would take more memory than all else together. `most`
+    is a bound on the gradients.
     """
     long = streams.to(tl.int64)
     j = tl.program_id(0)
     m = tl.program_id(1) * BN + tl.arange(0, BN)
     share = tl.program_id(2)
-    shares = tl.num_programs(2)
+    shares = tl.num_programs(2) // cuts
     OFFSET: tl.constexpr = 1 if RECTILINEAR else 0
     CHANNELS: tl.constexpr = VALUES * PARTS
     TOTAL: tl.constexpr = STEPS * STAGES
@@ -79,7 +80,7 @@ def columns_kernel(
     power, inverse = power_of_two(tl.load(most))
     w, w_b, v, v_b = weight_rows(head, tail, j + OFFSET, m, HP, WP, WA, WB, SPLIT)
     shift = tl.load(bias + (j + OFFSET) * HP + m)
-    for leg in range(share, legs, shares):
+    for leg in range(share // cuts, legs, shares):
         piece = leg * 2 + 1 if RECTILINEAR else leg
         slot = tl.load(slots + piece).to(tl.int64)
         if ALONE:
@@ -89,8 +90,12 @@ def columns_kernel(
             place = leg * VALUES + j % VALUES
             begin = tl.load(value_first + place)
             end = tl.load(value_first + place + 1)
+        size = tl.cdiv(tl.cdiv(end - begin, ENTRIES), cuts)
+        begin += share % cuts * size * ENTRIES
+        end = tl.minimum(end, begin + size * ENTRIES)
+        turns = tl.cdiv(tl.maximum(end - begin, 0), ENTRIES) * TOTAL
         # One loop over entries and stages, so that loads run ahead all the way.
-        for turn in tl.range(0, tl.cdiv(end - begin, ENTRIES) * TOTAL, num_stages=AHEAD):
+        for turn in tl.range(0, turns, num_stages=AHEAD):
             q = turn % TOTAL
             entry = begin + (turn // TOTAL) * ENTRIES + tl.arange(0, ENTRIES)
             used = entry < end
