@@ -157,6 +157,17 @@ def test_a_neural_cde_of_a_table_is_the_papers_where_fit_would_add_to_it(protoco
     assert any(chosen.get(name, plain) != plain for name, plain in PLAIN.items())
 
 
+def test_what_trials_on_validation_found_counts_under_the_clean_protocol_alone():
+    rows = {row.name: row for row in load_table("controls").rows}
+    told = rows["CharacterTrajectories"].clean_found
+    assert told["rectilinear"]["weight_decay"] > 0
+    for protocol in PROTOCOLS:
+        plain = PROTOCOLS[protocol].fit.weight_decay
+        for cell in cells_of(load_table("controls"), protocol=protocol):
+            found = cell.row.clean_found.get(cell.column.name, {}) if protocol == "clean" else {}
+            assert cell.fit["weight_decay"] == found.get("weight_decay", plain)
+
+
 def test_settings_found_by_a_search_take_the_place_of_the_papers():
     best = {
         "task": "physionet-2012",
@@ -190,6 +201,7 @@ def test_only_chooses_cells_by_row_and_column():
         (("title", "titel"), "did you mean 'title'"),
         (("method", "method = = "), "not TOML"),
         (('"rectilinear" = { mean', '"rektilinear" = { mean'), "column 'rektilinear'"),
+        (('"rectilinear" = { weight', '"rektilinear" = { weight'), "column 'rektilinear'"),
         (('slips = ["padding", ', 'slips = ["paddling", '), "no slip 'paddling'"),
         (("metric = ", "metrik = "), "did you mean 'metric'"),
     ],

@@ -156,7 +156,9 @@ def _cell(
     model |= more.get("settings", {})
     solver, counted_by = _solver(table, column, protocol)
     fit = {**(row.fit if as_paper else row.clean_fit), **column.fit, **more.get("fit", {})}
-    if as_paper and rate is not None:
+    if not as_paper:
+        fit |= row.clean_found.get(column.name, {})
+    elif rate is not None:
         fit["lr"] = rate
     for best in found:
         if _is_for(best, row, column, model):

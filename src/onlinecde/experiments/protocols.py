@@ -13,6 +13,7 @@ PLAIN: Mapping[str, Any] = {
     "readout_sees_path": False,
     "readout_ramps": 0,
     "readout_width": None,
+    "readout_members": 1,
     "static_in_path": False,
     "rank": None,
     "restoring": 0.0,

@@ -63,6 +63,8 @@ class Row:
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By column: what the paper's search found. Sizes count under both protocols, `lr` under the
     paper's alone."""
+    clean_found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By column: how to fit it under the clean protocol, as trials on validation found."""
     published: dict[str, Published] = field(default_factory=dict)
     """By column."""
 
@@ -170,7 +172,7 @@ def parse_table(name: str, text: str) -> Table:
         raise ExperimentError(f"table '{name}' has no rows or no columns: give [[rows]].")
     known = {column.name for column in table.columns}
     for row in table.rows:
-        for told_of in {*row.found, *row.published} - known:
+        for told_of in {*row.found, *row.clean_found, *row.published} - known:
             raise ExperimentError(
                 f"table '{name}', row '{row.name}' tells of a column '{told_of}': there are "
                 f"{', '.join(sorted(known))}."
