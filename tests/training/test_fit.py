@@ -8,7 +8,7 @@ import torch
 
 import onlinecde as oc
 from onlinecde.data import Task, simulate_ward
-from onlinecde.training import FitError, FitSettings, fit, read_log
+from onlinecde.training import FitError, FitSettings, build_model, fit, read_log
 from onlinecde.training.batches import epoch_batches
 from onlinecde.training.metrics import predict_task, score
 
@@ -111,6 +111,21 @@ def test_training_stops_and_slows_down_where_nothing_gets_better(ward):
         ward, "gru", model_settings={"hidden": 4}, epochs=6, lr=1e-6, plateau=2, monitor="loss"
     )
     assert [e["lr"] for e in slow.history] == sorted((e["lr"] for e in slow.history), reverse=True)
+
+
+@pytest.mark.parametrize(("members", "body", "head"), [(1, 1.0, 3.0), (4, 0.1, 12.0)])
+def test_a_readout_of_several_members_learns_faster_and_all_before_it_slower(members, body, head):
+    task = easy_task(streams=60)
+    torch.manual_seed(0)
+    sizes = {**SMALL, "readout_width": 8, "readout_members": members, "readout_dropout": 0.0}
+    model = build_model(task, "neural-cde", sizes)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    how = {"batch_size": 60, "average": 0.0, "clip_gradient": None, "lr": 1e-5, "head_lr": 3.0}
+    fit(task, model, epochs=1, **how)
+    # Adam's first step is as long as the rate, whatever the gradient.
+    for name, pace in (("field.inner.0.weight", body), ("head.layers.1.weight", head)):
+        moved = model.state_dict()[name] - before[name]
+        assert float(moved.abs().max()) == pytest.approx(1e-5 * pace, rel=0.05), name
 
 
 def test_a_fold_changes_nothing_but_units():

@@ -70,7 +70,7 @@ class Head(nn.Module):
             raise ValueError(
                 f"members is {members}: give 1, or more where the readout has a width."
             )
-        self.inputs, self.kind, self.linear = inputs, kind, width is None
+        self.inputs, self.kind, self.linear, self.members = inputs, kind, width is None, members
         self.layers = (
             nn.Linear(inputs, outputs)
             if width is None
@@ -84,6 +84,15 @@ class Head(nn.Module):
                 nn.Linear(width, outputs),
             )
         )
+
+    @property
+    def paces(self) -> tuple[float, float]:
+        """How fast the rest of a model and the readout learn where a training says 1.
+
+        Of several members each sees few rows, and what holds for all of them comes slowly; a state
+        that learned at their pace would know its patients by heart before.
+        """
+        return (0.1, 4.0) if self.members > 1 else (1.0, 1.0)
 
     def forward(self, features: Tensor) -> Tensor:
         """(..., inputs) -> (..., output)."""

@@ -316,12 +316,13 @@ def _optimiser(
 ) -> torch.optim.Optimizer:
     head = {id(p) for p in model.head.parameters()}
     body = [p for p in model.parameters() if id(p) not in head]
+    body_pace, head_pace = model.head.paces
     groups = []
     for part in (body, [*model.head.parameters()], [] if ahead is None else [*ahead.parameters()]):
         for matrix in (True, False):
             weights = [p for p in part if p.requires_grad and (p.ndim > 1) == matrix]
             if weights:
-                rate = 1.0 if part is body else settings.head_lr
+                rate = body_pace if part is body else head_pace * settings.head_lr
                 decay = settings.weight_decay if matrix else 0.0
                 groups.append({"params": weights, "rate": rate, "weight_decay": decay})
     return torch.optim.AdamW(groups, lr=settings.lr)
