@@ -93,6 +93,22 @@ class PublishedTable:
         return any(place["row"] == row for place in self.told["places"])
 
     @property
+    def cut_short(self) -> str:
+        """Which rows have runs that ended before their own rule would have ended them, and how many."""
+        told = []
+        for row in dict.fromkeys(place["row"] for place in self.told["places"]):
+            runs = [
+                run["epochs"] < min(fit["epochs"], run["best_epoch"] + fit["stop"])
+                for place in self.told["places"]
+                if place["row"] == row
+                for fit in [place["settings"]["fit"]]
+                for run in place["runs"]
+            ]
+            if any(runs):
+                told.append(f"{sum(runs)} of the {len(runs)} runs of {row}")
+        return " and ".join(told)
+
+    @property
     def source(self) -> str:
         """The command, what it took, and where."""
         results = self.summary.results

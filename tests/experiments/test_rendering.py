@@ -3,11 +3,19 @@
 import csv
 import io
 import statistics
+from dataclasses import replace
 
 from made_tables import ward_table
 
 from onlinecde.experiments import cells_of, load_table, summarise
-from onlinecde.experiments.rendering import as_csv, as_latex, as_markdown, cost_panels, write_tables
+from onlinecde.experiments.rendering import (
+    as_csv,
+    as_latex,
+    as_markdown,
+    cost,
+    cost_panels,
+    write_tables,
+)
 from onlinecde.experiments.running import write_result
 
 TESTS = {0: 0.75, 1: 0.78, 2: 0.71}
@@ -46,10 +54,17 @@ def test_mean_and_deviation_stand_beside_the_published(tmp_path):
     mean, deviation = statistics.fmean(TESTS.values()), statistics.stdev(TESTS.values())
     assert f"{mean:.3f} ± {deviation:.3f} (0.800 ± 0.020)" in text
     assert "| 1.24 (1.5) |" in text or "1.24 (1.5)" in text
-    assert "2 s, 3 MiB" in text
+    assert "2 s on a CPU, 3 MiB" in text
     assert "Failed: Deterioration/GRU-D: ValueError: no & more" in text
     assert "Commit 0123456789ab" in text
     assert "Protocol `clean`, budget `full`" in text
+
+
+def test_the_cost_of_runs_on_two_kinds_of_machines_is_that_of_one(tmp_path):
+    entry = made_summary(tmp_path).entry("Deterioration", "GRU")
+    first, *others = entry.results
+    fast = {**first, "seconds_per_epoch": 0.5, "hardware": {"gpu": "a GPU"}}
+    assert cost(replace(entry, results=(fast, *others))) == "0.5 s on a GPU, 3 MiB"
 
 
 def test_csv_has_one_line_for_each_place(tmp_path):

@@ -1,12 +1,14 @@
 """What `fit` builds for a task when it is told little."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import onlinecde as oc
 from onlinecde.data import Task, simulate_ward
-from onlinecde.training import FitError, build_model
+from onlinecde.training import FitError, build_model, building
 from onlinecde.training.building import PULL, RESTORING, model_class, model_settings
 
 
@@ -61,6 +63,18 @@ def test_the_readout_of_series_with_gaps_sees_ramps_unless_told_otherwise(ward, 
     config = build_model(ward, "neural-cde", given).config
     found = tuple(config[f"readout_{name}"] for name in ("ramps", "width", "dropout"))
     assert found == wanted
+
+
+def test_with_many_labels_at_rows_the_readout_has_several_members(ward, monkeypatch):
+    there = int((~ward.split("train")[1].isnan()).sum())
+    for many, wanted in ((there + 1, (128, 1)), (there, (256, 16))):
+        monkeypatch.setattr(building, "MANY", many)
+        config = build_model(ward, "neural-cde").config
+        assert (config["readout_width"], config["readout_members"]) == wanted
+    linear = build_model(ward, "neural-cde", {"readout_width": None}).config
+    assert linear["readout_members"] == 1
+    once = replace(ward, per="stream", labels=ward.labels[:, 0])
+    assert build_model(once, "neural-cde").config["readout_members"] == 1
 
 
 def test_a_state_is_pulled_back_at_first(ward):

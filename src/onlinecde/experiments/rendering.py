@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from onlinecde.experiments.summary import Entry, Summary
@@ -64,11 +65,14 @@ def beside(entry: Entry) -> str:
 
 
 def cost(entry: Entry) -> str:
-    """Seconds an epoch and peak memory."""
-    seconds, memory = entry.mean("seconds_per_epoch"), entry.mean("peak_memory_bytes")
+    """Seconds an epoch, peak memory and where; of runs on a GPU and on a CPU, those on the GPU."""
+    on_gpu = [run for run in entry.results if run["hardware"].get("gpu")]
+    runs = replace(entry, results=tuple(on_gpu)) if on_gpu else entry
+    seconds, memory = runs.mean("seconds_per_epoch"), runs.mean("peak_memory_bytes")
     if seconds is None:
         return ""
     told = f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    told += " on a GPU" if on_gpu else " on a CPU"
     return told if memory is None else f"{told}, {_bytes(memory)}"
 
 

@@ -18,6 +18,11 @@ RESTORING, PULL = 0.75, 2.5
 """For series with gaps: the rate at which z is pulled back at first, and how far at most by one row,
 which keeps a step stable; counts move by as little as that asks for."""
 
+MANY = 200_000
+"""From so many labels at training rows on, the readout is the mean of several members. They learn more
+slowly than one and go further: better with the 550,000 of PhysioNet 2019, worse with one label for each
+of PhysioNet 2012's 5,600 patients; in between nothing was tried."""
+
 
 def model_class(name: str) -> type[OnlineModel]:
     """Look a model up by name; case and hyphens do not matter.
@@ -67,16 +72,26 @@ def model_settings(task: Task, name: str, given: Mapping[str, Any] | None = None
         gaps = bool((series.values.isnan() & series.real[..., None]).any())
         chosen |= {"control": recommend(missing=gaps).control, "counts": gaps, "activation": "silu"}
         if gaps:
-            chosen |= _for_gaps(series, given, fixed["static"])
+            chosen |= _for_gaps(series, given, fixed["static"], _labels_at_rows(task))
     return {**chosen, **given, **fixed}
 
 
-def _for_gaps(series: SeriesBatch, given: Mapping[str, Any], static: int) -> dict[str, Any]:
+def _labels_at_rows(task: Task) -> int:
+    """How many labels the training split has at rows."""
+    if task.per != "row":
+        return 0
+    labels = task.labels[task.splits["train"].to(task.labels.device)]
+    return int((labels >= 0).sum() if task.kind == "multiclass" else (~labels.isnan()).sum())
+
+
+def _for_gaps(
+    series: SeriesBatch, given: Mapping[str, Any], static: int, labels: int
+) -> dict[str, Any]:
     """Defaults for series with gaps: small increments, a z that forgets, and X to be seen by all.
 
     The field, of few shared columns, and the readout see X, in which static features stand; the
-    readout, a small MLP, sees it as ramps too. Found on the simulated ward and PhysioNet 2019 and 2012
-    (docs/tried.md); a size that is given is kept.
+    readout, a small MLP or, with many `labels` at rows, several, sees it as ramps too. Found on the
+    simulated ward and PhysioNet 2019 and 2012 (docs/tried.md); a size that is given is kept.
     """
     hidden = given.get("hidden", 32)
     most = max(1.0, float(series.observed[series.real].sum(1).max()))
@@ -93,9 +108,10 @@ def _for_gaps(series: SeriesBatch, given: Mapping[str, Any], static: int) -> dic
         "channel_dropout": 0.1,
     }
     if given.get("readout_sees_path", True):
-        chosen |= {"readout_ramps": 6, "readout_width": 128}
+        several = labels >= MANY
+        chosen |= {"readout_ramps": 6, "readout_width": 256 if several else 128}
         if given.get("readout_width", 128) is not None:
-            chosen["readout_dropout"] = 0.3
+            chosen |= {"readout_dropout": 0.3, "readout_members": 16 if several else 1}
     if given.get("width", 2 * hidden) >= 2 * hidden and given.get("activation") != "tanh":
         gain = given.get("count_gain", chosen["count_gain"])
         chosen["restoring"] = round(min(RESTORING, PULL / (gain * most)), 4)
