@@ -63,7 +63,7 @@ def place(row, column, tests, *, metric="accuracy", published=None, **more):
         "metric": metric,
         "data": "made",
         "model": "neural-cde",
-        "settings": {},
+        "settings": {"fit": {"epochs": 60, "stop": 3}},
         "streams": {"train": 70, "validation": 15, "test": 15},
         "weights": 1234,
         "published": published,
@@ -144,6 +144,18 @@ def test_numbers_come_from_the_files_and_change_with_them(folder):
     assert "| 96.0 ± 2.0 |" in page(folder)
 
 
+def test_runs_that_were_cut_short_are_told_of(folder):
+    assert "Ended early" not in page(folder)
+    file = folder / "controls.json"
+    told = json.loads(file.read_text())
+    told["places"][2]["runs"][1]["best_epoch"] = 6
+    file.write_text(json.dumps(told))
+    assert "- **Ended early.** 1 of the 4 runs of BeijingPM10 were ended by the clock" in page(folder)
+    told["places"][2]["settings"]["fit"]["epochs"] = 7
+    file.write_text(json.dumps(told))
+    assert "Ended early" not in page(folder), "all its epochs are done"
+
+
 def test_what_was_not_measured_is_left_out(folder):
     text = page(folder)
     for absent in ("SpeechCommands", "BeijingPM2.5", "Death in hospital", "What single errors"):
@@ -207,6 +219,9 @@ def test_readme_names_the_best_of_the_others(folder):
     text = with_results(MARKS, folder)
     assert "+0.010 beside GRU-D, the best of the others (+0.002 to +0.020" in text
     assert "| GRU | 0.750 (0.740 to 0.760) | 0.100 | +0.050 (+0.030 to +0.070) |" in page(folder)
+    assert "3,050 test patients): Online NCDE" in text
+    compared(folder, "sepsis-folds", a=[0.8, 0.81], b=[0.7, 0.71], c=[0.75, None])
+    assert "3,050 patients, each tested once): Online NCDE" in with_results(MARKS, folder)
 
 
 def test_folds_are_shown_where_they_were_judged(folder):
