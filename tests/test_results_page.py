@@ -150,7 +150,9 @@ def test_runs_that_were_cut_short_are_told_of(folder):
     told = json.loads(file.read_text())
     told["places"][2]["runs"][1]["best_epoch"] = 6
     file.write_text(json.dumps(told))
-    assert "- **Ended early.** 1 of the 4 runs of BeijingPM10 were ended by the clock" in page(folder)
+    assert "- **Ended early.** 1 of the 4 runs of BeijingPM10 were ended by the clock" in page(
+        folder
+    )
     told["places"][2]["settings"]["fit"]["epochs"] = 7
     file.write_text(json.dumps(told))
     assert "Ended early" not in page(folder), "all its epochs are done"
