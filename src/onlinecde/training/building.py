@@ -80,8 +80,8 @@ def _labels_at_rows(task: Task) -> int:
     """How many labels the training split has at rows."""
     if task.per != "row":
         return 0
-    labels = task.labels[task.splits["train"].to(task.labels.device)]
-    return int((labels >= 0).sum() if task.kind == "multiclass" else (~labels.isnan()).sum())
+    known = task.labelled
+    return int(known[task.splits["train"].to(known.device)].sum())
 
 
 def _for_gaps(
