@@ -15,7 +15,8 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="GPU kernels are for Linux")
 
 from onlinecde.kernels.gpu import clusters, compiling  # noqa: E402
-from onlinecde.kernels.gpu.packing import Legs, pack_field, pack_table  # noqa: E402
+from onlinecde.kernels.gpu.packing import Legs, pack_table  # noqa: E402
+from onlinecde.solvers.fields import MLPVectorField  # noqa: E402
 from onlinecde.solvers.tableau import tableau  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -35,11 +36,7 @@ def test_the_kernels_are_right_in_an_emulator(name):
 
 def problem(values=40, parts=2, hidden=64, width=64, depth=2, streams=1024, steps=1):
     """A field and a path of zeros: only their sizes matter here."""
-    inner = [(torch.zeros(width, width if i else hidden), torch.zeros(width)) for i in range(depth)]
-    weight = torch.zeros(1 + values * parts, hidden, width)
-    field = pack_field(
-        inner, weight, torch.zeros(1 + values * parts, hidden), activation="silu", final="tanh"
-    )
+    field = MLPVectorField(hidden, 1 + values * parts, width, depth, activation="silu")
     legs = Legs(
         lengths=torch.full((streams,), 4, dtype=torch.int32),
         pieces=4,

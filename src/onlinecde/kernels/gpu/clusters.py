@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -33,6 +34,8 @@ BLOCK_STREAMS = (4, 6, 8, 9, 10, 12, 16)
 """Streams of a thread block the kernels are compiled for"""
 COLUMNS_SHARED = 57 * 1024
 """Bytes of shared memory of a thread block for the last layer's gradients: two fit a multiprocessor."""
+COLUMNS = 4
+"""Thread blocks of a multiprocessor for them"""
 ACTIVATIONS = {"relu": 0, "tanh": 1, "silu": 2, "softplus": 3}
 SHARED_FILES = ("cluster_primitives.cuh", "cluster_tiles.cuh")
 
@@ -250,23 +253,27 @@ def columns(
     bent: Tensor,
     g_ks: Tensor,
     most: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Gradients of the last layer's columns on value legs, (channel, hidden, width) and (channel, hidden).
+) -> tuple[tuple[Tensor, Tensor], Callable[[], None]]:
+    """Room for the gradients of the columns on value legs, in parts, and what fills it.
 
-    The column of time is not among them; `most` is a bound on the stages' gradients times dX.
+    (part, channel, hidden, width) and (part, channel, hidden); the column of time is not among them.
+    `most` is a bound on the stages' gradients times dX.
     """
     number = legs.pieces // 2
     programs = torch.cuda.get_device_properties(g_ks.device).multi_processor_count
-    shares = max(1, min(number, -(-4 * programs // legs.values)))
+    shares = max(1, min(number, -(-COLUMNS * programs // legs.values)))
     # With one part, half the warps of a block add up for themselves.
     room = shares * (2 if legs.parts == 1 else 1)
     weight = g_ks.new_empty(room, field.channels, field.hidden, field.width)
     bias = g_ks.new_empty(room, field.channels, field.hidden)
-    launch(
-        "columns", how, True, legs.values * shares,
-        (
-            bent, g_ks, most, weight, bias, legs.slopes, legs.lengths, field.head, field.bias,
-            legs.streams, number, shares,
-        ),
-    )  # fmt: skip
-    return weight.sum(0), bias.sum(0)
+
+    def fill() -> None:
+        launch(
+            "columns", how, True, legs.values * shares,
+            (
+                bent, g_ks, most, weight, bias, legs.slopes, legs.lengths, field.head, field.bias,
+                legs.streams, number, shares,
+            ),
+        )  # fmt: skip
+
+    return (weight, bias), fill

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+# Triton's own types call every constant a constexpr, which callers do not give.
+# pyright: reportArgumentType=false, reportCallIssue=false
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from onlinecde.kernels.gpu.halves import BLOCK, halves_kernel
 
 Layers = list[tuple[Tensor, Tensor]]
 """(weight (out, in), bias (out,)) of each inner layer"""
@@ -77,6 +83,56 @@ class Legs:
     def values(self) -> int:
         return self.slopes.shape[3] // self.parts
 
+    @cached_property
+    def moving(self) -> Tensor:
+        """(piece,) int32: how many streams move in each; they come first."""
+        piece = torch.arange(self.pieces, device=self.lengths.device)
+        return (self.lengths[None, :] > piece[:, None]).sum(1, dtype=torch.int32)
+
+    @cached_property
+    def steepest(self) -> Tensor:
+        """No dX/du of a channel is larger: that of a cubic piece is at most the sum of its coefficients."""
+        return torch.linalg.vector_norm(self.slopes, torch.inf) * self.slopes.shape[2]
+
+    @cached_property
+    def _found(self) -> dict[tuple[str, int], tuple[Tensor, Tensor]]:
+        return {}
+
+    def slots(self, stages: int) -> tuple[Tensor, int]:
+        """The first slot of each piece's stages and one past the last, (piece + 1,) int32; and how many."""
+        first, _ = self._once("slots", stages, self._find_slots)
+        same = self.pieces * self.steps * stages
+        return first, same if self.time_steps is None else int(first[-1])
+
+    def moving_in_slots(self, stages: int) -> tuple[Tensor, Tensor]:
+        """How many streams move in each slot, (slot,) int32; and the same with 0 on value legs."""
+        return self._once("moving", stages, self._find_moving)
+
+    def _once(
+        self, what: str, stages: int, find: Callable[[int], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """What depends on the path alone is found once for all steps along it."""
+        if (what, stages) not in self._found:
+            self._found[what, stages] = find(stages)
+        return self._found[what, stages]
+
+    def _find_slots(self, stages: int) -> tuple[Tensor, Tensor]:
+        rounds = torch.full((self.pieces,), self.steps, device=self.lengths.device)
+        if self.time_steps is not None:
+            rounds[::2] = self.time_steps.amax(1)
+        each = rounds * stages
+        return torch.nn.functional.pad(each.cumsum(0), (1, 0)).to(torch.int32), each
+
+    def _find_moving(self, stages: int) -> tuple[Tensor, Tensor]:
+        _, each = self._once("slots", stages, self._find_slots)
+        _, room = self.slots(stages)
+        even = torch.arange(self.pieces, device=self.lengths.device) % 2 == 0
+        moving, timed = (
+            streams.repeat_interleave(each, output_size=room)
+            for streams in (self.moving, torch.where(even, self.moving, 0))
+        )
+        return moving, timed
+
     def some(self, first: int, last: int) -> Legs:
         """The legs of streams first to last."""
 
@@ -110,31 +166,39 @@ def pack_field(
     """Split and pad weights; weight (channel, hidden, width), bias (channel, hidden)."""
     channels, hidden, width = weight.shape
     tall, wide = padded(hidden), padded(width)
-    flat = weight.new_zeros(wide * tall + (len(inner) - 1) * wide * wide)
-    biases = weight.new_zeros(len(inner), wide)
+    room = wide * tall + (len(inner) - 1) * wide * wide
+    inner_head, inner_tail = _room(weight, room), _room(weight, room)
+    inner_bias = weight.new_empty(len(inner), wide)
     start = 0
     for number, (matrix, offset) in enumerate(inner):
-        columns = wide if number else tall
-        room = flat[start : start + wide * columns].view(wide, columns)
-        room[: matrix.shape[0], : matrix.shape[1]] = matrix
-        biases[number, :width] = offset
-        start += wide * columns
-    last = weight.new_zeros(channels, tall, wide)
-    last[:, :hidden, :width] = weight
-    last_bias = weight.new_zeros(channels, tall)
-    last_bias[:, :hidden] = bias
-    inner_head, inner_tail = halves(flat)
-    head, tail = halves(last)
+        across = wide if number else tall
+        some = slice(start, start + wide * across)
+        _pack(
+            matrix[None], offset, inner_head[some], inner_tail[some], inner_bias[number], wide, across
+        )  # fmt: skip
+        start += wide * across
+    head, tail = (_room(weight, channels, tall, wide) for _ in range(2))
+    last_bias = weight.new_empty(channels, tall)
+    _pack(weight, bias, head, tail, last_bias, tall, wide)
     return PackedField(
         hidden, width, channels, len(inner), activation, final,
-        inner_head, inner_tail, biases, head, tail, last_bias,
+        inner_head, inner_tail, inner_bias, head, tail, last_bias,
     )  # fmt: skip
 
 
-def halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """X as two half-precision tensors: `x = head + tail / 2048` to 22 bits."""
-    head = x.to(torch.float16)
-    return head, ((x - head.to(x.dtype)) * 2048).to(torch.float16)
+def _room(like: Tensor, *sizes: int) -> Tensor:
+    return like.new_empty(*sizes, dtype=torch.float16)
+
+
+def _pack(
+    weight: Tensor, bias: Tensor, head: Tensor, tail: Tensor, offset: Tensor, tall: int, wide: int
+) -> None:
+    """Matrices (number, M, K) into rooms of (number, tall, wide), and their biases."""
+    number, m, k = weight.shape
+    halves_kernel[number, tall // BLOCK](
+        weight.contiguous(), bias.contiguous(), head, tail, offset,
+        M=m, K=k, MP=tall, KP=wide, BM=BLOCK,
+    )  # fmt: skip
 
 
 def pack_table(

@@ -99,7 +99,7 @@ def _forward(
     # Clusters list their moves themselves.
     if moves is None and not shape.alone and not isinstance(how, Clusters):
         moves = plan_moves(legs, shape.entries)
-    slots, room = _slots(legs, table.stages)
+    slots, room = legs.slots(table.stages)
     new, hidden, width = z0.new_empty, row(field.hidden), row(field.width)
     knots = new(legs.pieces + 1, streams, field.hidden)
     ys = new(room if save else 1, streams, hidden)
@@ -225,16 +225,3 @@ def _backward(
 def _halves(streams: int, size: int, device: torch.device) -> Tensor:
     """Room for one row of every stream in halves."""
     return torch.empty(2, streams, size, dtype=torch.float16, device=device)
-
-
-def _slots(legs: Legs, stages: int) -> tuple[Tensor, int]:
-    """Where each piece's stages are kept (piece + 1,) int32, and how many there are in all."""
-    device = legs.lengths.device
-    if legs.time_steps is None:
-        each = legs.steps * stages
-        slots = torch.arange(legs.pieces + 1, dtype=torch.int32, device=device) * each
-        return slots, legs.pieces * each
-    rounds = torch.full((legs.pieces,), legs.steps, device=device)
-    rounds[::2] = legs.time_steps.amax(1)
-    slots = torch.nn.functional.pad((rounds * stages).cumsum(0), (1, 0)).to(torch.int32)
-    return slots, int(slots[-1])

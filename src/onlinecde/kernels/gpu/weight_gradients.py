@@ -4,12 +4,13 @@ from __future__ import annotations
 
 # Triton's own types call every constant a constexpr, which callers do not give.
 # pyright: reportArgumentType=false, reportCallIssue=false
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from onlinecde.kernels.gpu import clusters
+from onlinecde.kernels.gpu.beside import Beside
 from onlinecde.kernels.gpu.clusters import Clusters
 from onlinecde.kernels.gpu.launching import Shape, options, precision_of, sizes_of
 from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, row
@@ -18,6 +19,8 @@ from onlinecde.kernels.gpu.weights import columns_kernel, outer_kernel
 
 SUMS = 2**26
 """Numbers that may stand in sums of columns side by side"""
+OUTER = 3
+"""Thread blocks of a multiprocessor for the gradients of inner layers"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +55,14 @@ def weight_gradients(
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
     """The weights' gradients from the tape and what the sweep wrote."""
     field, legs = tape.field, tape.legs
-    device = g_ks.device
     hidden, width, depth = field.hidden, field.width, field.depth
-    piece = torch.arange(legs.pieces, device=device)
-    moving = (legs.lengths[None, :] > piece[:, None]).sum(1, dtype=torch.int32)
-    each = tape.slots.diff() if legs.time_steps is not None else legs.steps * tape.table.stages
-    by_slot = moving.repeat_interleave(each, output_size=tape.room)
+    moving, timed = legs.moving_in_slots(tape.table.stages)
+    most = g_most.max() * legs.steepest
+    if tape.clusters and tape.features is not None:
+        parts, fill = clusters.columns(field, legs, tape.clusters, tape.features, g_ks, most)
+    else:
+        parts, fill = _columns(tape, g_ks, most)
+    side = Beside(g_ks.device)
     inner = []
     for layer in range(depth):
         xs, x_first, per_slot, size = tape.ys, 0, 1, hidden
@@ -65,29 +70,36 @@ def weight_gradients(
             xs, x_first, per_slot, size = tape.before, layer - 1, depth, width
         inner.append(
             _outer(
-                tape, xs, grads, by_slot, x_first, layer,
+                tape, xs, grads, moving, x_first, layer,
                 sizes=(size, width), per_slot=(per_slot, depth), act=layer > 0,
             )
         )  # fmt: skip
-    # dX/du of a cubic piece is at most the sum of its coefficients.
-    most = g_most.max() * torch.linalg.vector_norm(legs.slopes, torch.inf) * legs.slopes.shape[2]
-    if tape.clusters and tape.features is not None:
-        weight, bias = clusters.columns(field, legs, tape.clusters, tape.features, g_ks, most)
-    else:
-        weight, bias = _columns(tape, g_ks, most, moving)
+    of_time = None
     if legs.rectilinear:
-        timed = torch.where(piece % 2 == 0, moving, 0).repeat_interleave(
-            each, output_size=tape.room
-        )
-        weight[0], bias[0] = _outer(
+        of_time = _outer(
             tape, tape.before, g_ks, timed, depth - 1, 0,
             sizes=(width, hidden), per_slot=(depth, 1), act=True,
         )  # fmt: skip
-    return inner, weight, bias
+    # The others wait for memory and this one for arithmetic.
+    with side:
+        fill()
+    side.join()
+    weight, bias = _sum(parts)
+    if of_time is not None:
+        weight[0], bias[0] = _sum(of_time)
+    return [_sum(layer) for layer in inner], weight, bias
 
 
-def _columns(tape: Tape, g_ks: Tensor, most: Tensor, moving: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of the columns that move on value legs, from the tape and a bound on them."""
+def _sum(parts: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Parts added up, always in the same order."""
+    weights, biases = parts
+    return weights.sum(0), biases.sum(0)
+
+
+def _columns(
+    tape: Tape, g_ks: Tensor, most: Tensor
+) -> tuple[tuple[Tensor, Tensor], Callable[[], None]]:
+    """Room for the gradients of the columns that move on value legs, in parts, and what fills it."""
     field, legs, shape = tape.field, tape.legs, tape.shape
     device, hidden, width = g_ks.device, field.hidden, field.width
     block, entries, warps = min(row(hidden), 64), min(shape.entries, 32), 4
@@ -108,13 +120,17 @@ def _columns(tape: Tape, g_ks: Tensor, most: Tensor, moving: Tensor) -> tuple[Te
     for name in ("BW", "BH", "BK", "BKH", "DEPTH", "ACT", "OWN_STEPS", "DRIVE", "ROWS"):
         del sizes[name]
     sizes |= {"ENTRIES": entries, "AHEAD": 2}
+    moving = legs.moving
     lists = (tape.moves.entry_stream, tape.moves.value_first) if tape.moves else (moving, moving)
-    columns_kernel[moved, blocks, shares](
-        tape.bent, g_ks, most, weights, biases, legs.slopes, moving, tape.slots,
-        field.head, field.tail, field.bias, tape.table.numbers, *lists, legs.streams, number, cuts,
-        **sizes, **precision_of(tape.split, device), **options(warps),
-    )  # fmt: skip
-    return weights.sum(0), biases.sum(0)
+
+    def fill() -> None:
+        columns_kernel[moved, blocks, shares](
+            tape.bent, g_ks, most, weights, biases, legs.slopes, moving, tape.slots,
+            field.head, field.tail, field.bias, tape.table.numbers, *lists, legs.streams, number, cuts,
+            **sizes, **precision_of(tape.split, device), **options(warps),
+        )  # fmt: skip
+
+    return (weights, biases), fill
 
 
 def _outer(
@@ -129,11 +145,11 @@ def _outer(
     per_slot: tuple[int, int],
     act: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Sum of g^T x (G, X) and of g (G,) over all slots and the streams that move in them."""
+    """Sums of g^T x (G, X) and of g (G,) over all slots and the streams that move in them, in parts."""
     x_size, g_size = sizes
     shape = tape.shape
     blocks = -(-row(g_size) // 64), -(-row(x_size) // 64)
-    shares = max(1, min(tape.room, 4 * shape.programs // (blocks[0] * blocks[1])))
+    shares = max(1, min(tape.room, OUTER * shape.programs // (blocks[0] * blocks[1])))
     weight = gs.new_empty(shares, g_size, x_size)
     offset = gs.new_empty(shares, g_size)
     outer_kernel[(shares, *blocks)](
@@ -143,4 +159,4 @@ def _outer(
         ACT=tape.field.activation if act else "none", ROWS=shape.entries,
         **precision_of(tape.split, gs.device), **options(4),
     )  # fmt: skip
-    return weight.sum(0), offset.sum(0)
+    return weight, offset
