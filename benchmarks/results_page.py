@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from benchmarks.epoch_picture import epoch_figure, epoch_table
+from benchmarks.results_slips import slips_for
 from benchmarks.results_tables import PublishedComparison, PublishedTable
 from benchmarks.tables import README, ROOT, with_part
 from onlinecde.experiments.rendering import cost_panels
@@ -86,7 +87,7 @@ def _rendered(template: str, folder: Path) -> str:
     found = read_all(folder)
     timings = _timings() if TIMINGS.exists() else None
     more = {"timings": timings, "epoch_table": epoch_table(timings) if timings else ""}
-    return words.get_template(template).render(found=found, **more)
+    return words.get_template(template).render(found=found, **more, **slips_for(found))
 
 
 def _timings() -> dict[str, Any]:

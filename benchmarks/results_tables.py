@@ -117,7 +117,7 @@ class PublishedTable:
         at_once = {run["hardware"].get("side_by_side", 1) for run in results} - {1}
         load = f", {' or '.join(map(str, sorted(at_once)))} runs at a time" if at_once else ""
         return (
-            f"`{self.command}`; {len(results)} runs (seed{'s' * (len(seeds) > 1)} "
+            f"`{self.command}`; {len(results)} run{'s' * (len(results) > 1)} (seed{'s' * (len(seeds) > 1)} "
             f"{', '.join(map(str, seeds))}), {_duration(spent)} of training{load}. {made_on(self.summary)} "
             f"All numbers: [results/{self.file.name}](../results/{self.file.name})."
         )

@@ -43,7 +43,7 @@ def place(row, column, tests, *, metric="accuracy", published=None, **more):
             "seed": seed,
             "test": test,
             "validation": test,
-            "test_metrics": {"auprc": test / 2, "utility": test / 3},
+            "test_metrics": test and {"auprc": test / 2, "utility": test / 3},
             "epochs": 7,
             "best_epoch": 4,
             "nfe_per_epoch": 1200,
@@ -160,7 +160,7 @@ def test_runs_that_were_cut_short_are_told_of(folder):
 
 def test_what_was_not_measured_is_left_out(folder):
     text = page(folder)
-    for absent in ("SpeechCommands", "BeijingPM2.5", "Death in hospital", "What single errors"):
+    for absent in ("SpeechCommands", "BeijingPM2.5", "Death in hospital", "What the slips"):
         assert absent not in re.sub(r"\(#.*?\)", "", text)
     assert "TODO" not in text
     assert "not run" not in text
@@ -247,6 +247,111 @@ def test_folds_are_shown_where_they_were_judged(folder):
 def test_a_file_of_one_split_is_not_shown_as_folds(folder):
     compared(folder, "sepsis-folds")
     with pytest.raises(SystemExit, match=r"sepsis-folds\.json is of one split"):
+        page(folder)
+
+
+def slips_of(text):
+    """The section of the slips."""
+    return text[text.index("## What the slips are worth\n") :].partition("\n## ")[0]
+
+
+def lines_from(text, start):
+    return [line for line in text.splitlines() if line.startswith(start)]
+
+
+def test_a_slip_is_shown_with_its_difference_from_the_clean_by_seed(folder):
+    mortality = place("Mortality", "GRU-D", [0.8, 0.81], metric="auc")
+    published(folder, "physionet-2012", [mortality])
+    paper = {"mean": 97.6, "std": 1.5, "nfe": 2.2}
+    places = [
+        place("linear", "test file twice", [0.99, 0.98, 0.985], published=paper),
+        place("linear", "clean", [0.97, 0.975, 0.98]),
+        place("Hermite", "test file twice", [0.97, 0.98]),
+        place("Hermite", "clean", [0.98, 0.971]),
+    ]
+    published(folder, "slip-test-file-twice", places, about="Made so.", down="control")
+    text = page(folder)
+    part = slips_of(text)
+    titles = ["## Death in hospital", "## What the slips", "## Seconds an epoch"]
+    assert sorted(titles, key=text.index) == titles
+    assert "### The test file read twice\n\nMade so.\n" in part
+    assert "[below](#the-test-file-read-twice)" in text
+    assert lines_from(part, "|") == [
+        "| control | test file twice | clean | difference |",
+        "|---|---:|---:|---:|",
+        "| linear (accuracy, %) | 98.5 ± 0.5 (97.6 ± 1.5) | 97.5 ± 0.5 | +1.0 ± 0.9 |",
+        "| Hermite (accuracy, %) | 97.5 ± 0.7 | 97.5 ± 0.6 | +0.0 ± 1.3 |",
+    ], "Hermite's difference is -0.05, and no number is bold"
+    assert "larger than their deviation: 1 of 2. The test file read twice (linear: +1.0" in part
+    assert "`onlinecde reproduce slip-test-file-twice`; 10 runs (seeds 0, 1, 2)" in part
+    assert "commit 0123456789ab+" in part.lower()
+    assert "a GPU" in part
+
+
+def test_slips_without_a_file_are_named_and_nothing_else(folder):
+    assert "What the slips are worth" not in page(folder)
+    assert "[below]" not in page(folder)
+    runs = [
+        place("BeijingPM2.5", "all streams", [77.0]),
+        place("BeijingPM2.5", "training split", []),
+    ]
+    published(folder, "slip-scaling", runs)
+    part = slips_of(page(folder))
+    assert lines_from(part, "###") == ["### Scaled before the split"]
+    told = "`slip-test-file-twice`, `slip-left-slope`, `slip-padding` and `slip-static`"
+    assert f"No results yet: {told}." in part
+    assert "larger than their deviation:" not in part
+
+
+def test_a_slip_shows_what_is_there_of_it(folder):
+    places = [
+        place("clean alone", "training split", [80.0], metric="rmse"),
+        place("nothing", "all streams", [], metric="rmse"),
+        place("one seed of both", "all streams", [80.0, 90.0, 70.0], metric="rmse"),
+        place("one seed of both", "training split", [80.5], metric="rmse"),
+        place("failed", "all streams", [], metric="rmse", failures=["ValueError: too wide"]),
+        place("failed", "training split", [80.5], metric="rmse"),
+    ]
+    published(folder, "slip-scaling", places)
+    assert lines_from(slips_of(page(folder)), "|") == [
+        "| data set | all streams | training split | difference |",
+        "|---|---:|---:|---:|",
+        "| clean alone (RMSE) |  | 80.0 |  |",
+        "| one seed of both (RMSE) | 80.0 ± 10.0 | 80.5 | -0.5 |",
+        "| failed (RMSE) | failed | 80.5 |  |",
+    ], "the slip stands left, whichever the file names first"
+
+
+def test_static_features_make_a_difference_for_each_model(folder):
+    places = [
+        place("PhysioNet 2012", "GRU-D without static", [0.80, 0.81], metric="auc"),
+        place("PhysioNet 2012", "GRU-D with static", [0.82, 0.84], metric="auc"),
+        place("PhysioNet 2012", "Online NCDE with static", [0.83, None], metric="auc"),
+        place("PhysioNet 2012", "Online NCDE without static", [0.82, 0.85], metric="auc"),
+    ]
+    published(folder, "slip-static", places)
+    part = slips_of(page(folder))
+    row = lines_from(part, "| PhysioNet 2012 (AUC)")[0]
+    assert (
+        "| 0.805 ± 0.007 | 0.830 ± 0.014 | -0.025 ± 0.007 | 0.835 ± 0.021 | 0.830 | -0.010 |" in row
+    )
+    assert "(PhysioNet 2012, GRU-D without static: -0.025 ± 0.007)" in part
+
+
+def test_slip_runs_that_were_cut_short_are_told_of(folder):
+    runs = place("BeijingPM2.5", "all streams", [77.0, 78.0], metric="rmse")
+    published(folder, "slip-scaling", [runs])
+    assert "ended by the clock" not in page(folder)
+    runs["runs"][0]["best_epoch"] = 6
+    published(folder, "slip-scaling", [runs])
+    assert "1 of the 2 runs of BeijingPM2.5 were ended by the clock" in slips_of(page(folder))
+
+
+def test_a_slip_of_columns_the_table_has_not_is_refused(folder):
+    published(folder, "slip-scaling", [place("BeijingPM2.5", "some streams", [77.0])])
+    with pytest.raises(
+        SystemExit, match=r"a column 'some streams', which the table 'slip-scaling'"
+    ):
         page(folder)
 
 
