@@ -129,7 +129,8 @@ def gpu_table() -> str:
     for one in content["results"]:
         if one["group"] != "epoch":
             shapes.setdefault((one["group"], one["name"]), {})[one["library"]] = one
-    for (group, name), found in shapes.items():
+    groups = list(dict.fromkeys(group for group, _ in shapes))
+    for (group, name), found in sorted(shapes.items(), key=lambda one: groups.index(one[0][0])):
         mine, fast = found["onlinecde highest"], found["onlinecde high"]
         sizes = f"{mine['hidden']}/{mine['width']}/{mine['depth']}"
         earlier = " *" if "measured" in mine else ""

@@ -167,18 +167,33 @@ def wait_for_all(counter, target, TOGETHER: tl.constexpr):
     if TOGETHER:
         tl.debug_barrier()
         tl.atomic_add(counter, 1, sem="release", scope="gpu")
-        arrived = _arrived(counter)
-        while arrived < target:
-            arrived = _arrived(counter)
+        _look(counter, target)
         tl.debug_barrier()
 
 
 @triton.jit
-def _arrived(counter):
-    # A load, for atomics that only look would queue up before those that count.
-    return tl.inline_asm_elementwise(
-        "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", [counter],
-        dtype=tl.int32, is_pure=False, pack=1,
+def _look(counter, target):
+    """The first thread looks until `target` have come; the others wait for it at the barrier that follows.
+
+    A load, for atomics that only look would queue up before those that count.
+    """
+    tl.inline_asm_elementwise(
+        """
+        {
+        .reg .pred other, more;
+        .reg .b32 own, come;
+        mov.u32 own, %tid.x;
+        setp.ne.u32 other, own, 0;
+        mov.b32 $0, 0;
+        @other bra done;
+        again:
+        ld.acquire.gpu.global.b32 come, [$1];
+        setp.lt.s32 more, come, $2;
+        @more bra again;
+        done:
+        }
+        """,
+        "=r,l,r", [counter, target], dtype=tl.int32, is_pure=False, pack=1,
     )  # fmt: skip
 
 

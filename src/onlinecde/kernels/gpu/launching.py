@@ -163,7 +163,7 @@ def sizes_of(
         "DRIVE": 0 if legs.drive is None else legs.drive.ndim - 2,
         "ALONE": shape.alone,
         "BK": min(wide, shape.deep),
-        "BKH": min(tall, shape.deep),
+        "BKH": min(tall, 2 * shape.deep if long % 256 == 0 else shape.deep),
         "BN": _block(long, columns),
         "ROWS": shape.rows,
         "ENTRIES": shape.entries,
