@@ -150,14 +150,20 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         if self.training and self.channel_dropout:
             batch = drop_channels(batch, self.channel_dropout)
         h = self.trajectory(self.rows(batch), self.start(len(batch), batch.static), batch.streams)
-        if final:
-            return self.head(h[batch.rows - 1, torch.arange(len(batch), device=h.device)])
-        if at is not None:
+        if at is not None and not final:
             return self._at_times(batch, h, at)
+        return self.read(h, batch.rows, final)
+
+    def read(self, h: Tensor, rows: Tensor, final: bool) -> Tensor:
+        """Outputs (stream, row, output) of h (row, stream, hidden), those after `rows` (stream,) the last.
+
+        With `final` the last alone, (stream, output). No number is looked at: a CUDA graph may hold it.
+        """
+        last = rows[:, None] - 1
+        if final:
+            return self.head(h.gather(0, last.expand(-1, h.shape[2])[None])[0])
         outputs = in_blocks(self.head, h).transpose(0, 1)
-        if bool((batch.rows == len(h)).all()):
-            return outputs
-        row = torch.arange(len(h), device=h.device).minimum(batch.rows[:, None] - 1)
+        row = torch.arange(len(h), device=h.device).minimum(last)
         return outputs.gather(1, row[:, :, None].expand(-1, -1, outputs.shape[2]))
 
     def _at_times(self, batch: SeriesBatch, h: Tensor, at: Any) -> Tensor:
