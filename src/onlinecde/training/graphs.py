@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import RectilinearPath
-from onlinecde.models import NeuralCDE
+from onlinecde.models import GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE, RecurrentModel
 from onlinecde.models.channel_dropout import drop_channels
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import fused_gpu
 from onlinecde.solvers.chain import chain
 from onlinecde.solvers.counting import note_evaluations
 
+RECURRENT = (GRU, GRUdt, GRUdtIntensity, GRUD)
+"""The recurrent models whose step is captured, by `RecurrentStep`."""
+
 
 def why_not(model: nn.Module) -> str | None:
     """Why a model's step cannot be captured, or None where it can."""
-    # A subclass may solve otherwise, and a captured step would pass it by.
+    # A subclass may compute otherwise, and a captured step would pass it by.
+    if type(model) in RECURRENT:
+        where = next(model.parameters()).device.type
+        return None if where == "cuda" else f"the model is on {where}"
+    if type(model) is ODERNN:
+        return "its solver checks the states after every row, which a graph cannot"
     if type(model) is not NeuralCDE:
         return f"{type(model).__name__} has no captured step"
     how = model.integrator
@@ -65,9 +75,122 @@ def masked_loss(kind: str, outputs: Tensor, labels: Tensor, weight: Tensor | Non
     return torch.where(known, each, 0.0).sum() / known.sum().clamp(min=1)
 
 
+Model = TypeVar("Model", bound=NeuralCDE | RecurrentModel)
+Inputs = TypeVar("Inputs")
+
+
 @dataclass(frozen=True, eq=False)
-class _Inputs:
-    """Where a graph reads its batch from: streams and rows padded to its size, longest streams first."""
+class _Captured(Generic[Inputs]):
+    graph: torch.cuda.CUDAGraph
+    inputs: Inputs
+    loss: Tensor
+
+
+class CapturedStep(ABC, Generic[Model, Inputs]):
+    """Loss and gradients of a batch by replaying a graph; a subclass says what is computed from what.
+
+    Call it with a batch of at most `streams` streams and its labels, (stream, row, ...) or, with
+    `final`, (stream, ...): it returns the loss and leaves the gradients in the parameters' `grad`.
+    A batch is padded to `streams` and to one of a few numbers of rows; what is padded has no
+    labels and changes nothing. Gradients are zeroed first. The `grad` tensors belong to the step:
+    do not set them to None.
+    """
+
+    takes: ClassVar[tuple[type[nn.Module], ...]]
+    """The models it is for."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        streams: int,
+        final: bool = False,
+        weight: Tensor | None = None,
+    ) -> None:
+        reason = why_not(model)
+        if reason is None and type(model) not in self.takes:
+            reason = f"{type(self).__name__} is not for {type(model).__name__}"
+        if reason is not None:
+            raise ValueError(f"this model's step cannot be captured: {reason}.")
+        self.model, self.streams, self.final, self.weight = model, streams, final, weight
+        self._graphs: dict[tuple[int, ...], _Captured[Inputs]] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
+
+    def __call__(self, batch: SeriesBatch, labels: Tensor) -> Tensor:
+        model = self.model
+        batch = model.prepare(batch)
+        if model.training and model.channel_dropout:
+            batch = drop_channels(batch, model.channel_dropout)
+        many, rows = batch.times.shape
+        if many > self.streams:
+            raise ValueError(f"the batch has {many} streams, the step takes up to {self.streams}.")
+        size = bucket(rows)
+        key = (size, *labels.shape[1 if self.final else 2 :])
+        captured = self._graphs.get(key)
+        if captured is None:
+            inputs = self._room(size, batch, labels)
+            self._fill(inputs, batch, labels)
+            captured = self._graphs[key] = self._capture(inputs)
+        else:
+            self._fill(captured.inputs, batch, labels)
+        captured.graph.replay()
+        return captured.loss.clone()
+
+    @abstractmethod
+    def _room(self, rows: int, batch: SeriesBatch, labels: Tensor) -> Inputs:
+        """Where a graph of so many rows reads batches like this one from."""
+
+    @abstractmethod
+    def _fill(self, to: Inputs, batch: SeriesBatch, labels: Tensor) -> None:
+        """Copy a batch to where the graph reads it."""
+
+    @abstractmethod
+    def _loss(self, inputs: Inputs) -> Tensor:
+        """The loss, computed without a look at any number."""
+
+    def _room_for_labels(self, rows: int, labels: Tensor) -> Tensor:
+        shape = labels.shape[1:] if self.final else (rows, *labels.shape[2:])
+        return torch.empty(self.streams, *shape, dtype=labels.dtype, device=self.model.device)
+
+    def _fill_labels(self, to: Tensor, labels: Tensor) -> None:
+        to.fill_(-1 if self.model.head.kind == "multiclass" else torch.nan)
+        if self.final:
+            to[: len(labels)] = labels
+        else:
+            to[: len(labels), : labels.shape[1]] = labels
+
+    def _compute(self, inputs: Inputs) -> Tensor:
+        """Zero the gradients; the loss, and its gradients."""
+        own = [p for p in self.model.parameters() if p.requires_grad]
+        torch._foreach_zero_([p.grad for p in own if p.grad is not None])
+        loss = self._loss(inputs)
+        found = torch.autograd.grad(loss, own, allow_unused=True)
+        for parameter, g in zip(own, found, strict=True):
+            if g is not None and parameter.grad is not None:
+                parameter.grad.add_(g)
+        return loss.detach()
+
+    def _capture(self, inputs: Inputs) -> _Captured[Inputs]:
+        # What is drawn here does not count: the first replay draws what any other would.
+        with torch.random.fork_rng(devices=[self.model.device]):
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                # Kernels are compiled and libraries started outside of the graph.
+                self._compute(inputs)
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
+                loss = self._compute(inputs)
+        return _Captured(graph, inputs, loss)
+
+
+@dataclass(frozen=True, eq=False)
+class _Path:
+    """Where a graph reads paths from: streams and rows padded to its size, longest streams first."""
 
     x: Tensor
     """(stream, row, path channel)"""
@@ -82,71 +205,22 @@ class _Inputs:
     labels: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class _Captured:
-    graph: torch.cuda.CUDAGraph
-    inputs: _Inputs
-    loss: Tensor
+class GraphedStep(CapturedStep[NeuralCDE, _Path]):
+    """The captured step of a `NeuralCDE` on a rectilinear path; what is padded costs nothing."""
 
-
-class GraphedStep:
-    """Loss and gradients of a batch by replaying a graph.
-
-    Call it with a batch of at most `streams` streams and its labels, (stream, row, ...) or, with
-    `final`, (stream, ...): it returns the loss and leaves the gradients in the parameters' `grad`.
-    A batch is padded to `streams` and to one of a few numbers of rows; what is padded has no
-    labels, stands still and costs nothing. Gradients are zeroed first. The `grad` tensors belong
-    to the step: do not set them to None.
-    """
-
-    def __init__(
-        self,
-        model: NeuralCDE,
-        *,
-        streams: int,
-        final: bool = False,
-        weight: Tensor | None = None,
-    ) -> None:
-        reason = why_not(model)
-        if reason is not None:
-            raise ValueError(f"this model's step cannot be captured: {reason}.")
-        self.model, self.streams, self.final, self.weight = model, streams, final, weight
-        self._graphs: dict[tuple[int, ...], _Captured] = {}
-        self._pool = torch.cuda.graph_pool_handle()
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.grad = torch.zeros_like(parameter)
+    takes = (NeuralCDE,)
 
     def __call__(self, batch: SeriesBatch, labels: Tensor) -> Tensor:
-        model = self.model
-        batch = model.prepare(batch)
-        if model.training and model.channel_dropout:
-            batch = drop_channels(batch, model.channel_dropout)
-        path = model.path(batch)
-        assert isinstance(path, RectilinearPath)
-        many, rows = path.rows.shape[:2]
-        if many > self.streams:
-            raise ValueError(f"the batch has {many} streams, the step takes up to {self.streams}.")
-        size = bucket(rows)
-        key = (size, *labels.shape[1 if self.final else 2 :])
-        captured = self._graphs.get(key)
-        if captured is None:
-            inputs = self._room(size, labels, batch.static)
-            self._fill(inputs, path, batch, labels)
-            captured = self._graphs[key] = self._capture(inputs)
-        else:
-            self._fill(captured.inputs, path, batch, labels)
-        captured.graph.replay()
-        how = model.integrator
-        note_evaluations(path.pieces_per_stream * (how.steps * how.table.stages))
-        return captured.loss.clone()
+        loss = super().__call__(batch, labels)
+        how, pieces = self.model.integrator, RectilinearPath.pieces_per_row * (batch.rows - 1)
+        note_evaluations(pieces * (how.steps * how.table.stages))
+        return loss
 
-    def _room(self, rows: int, labels: Tensor, static: Tensor | None) -> _Inputs:
-        model, many = self.model, self.streams
+    def _room(self, rows: int, batch: SeriesBatch, labels: Tensor) -> _Path:
+        model, many, static = self.model, self.streams, batch.static
         new = model.field.weight.new_zeros
         c = model.encoding.path_channels
-        shape = labels.shape[1:] if self.final else (rows, *labels.shape[2:])
-        return _Inputs(
+        return _Path(
             x=new(many, rows, c),
             time=new(rows - 1, many),
             slopes=new(rows - 1, many, 1, c - 1),
@@ -154,11 +228,12 @@ class GraphedStep:
             lengths=new(many, dtype=torch.int32),
             static=None if static is None else new(many, static.shape[1]),
             since=None if model.encoding.ramps is None else new(many, rows, model.channels),
-            labels=torch.empty(many, *shape, dtype=labels.dtype, device=model.device),
+            labels=self._room_for_labels(rows, labels),
         )
 
-    def _fill(self, to: _Inputs, path: RectilinearPath, batch: SeriesBatch, labels: Tensor) -> None:
-        """Copy a batch to where the graph reads it."""
+    def _fill(self, to: _Path, batch: SeriesBatch, labels: Tensor) -> None:
+        path = self.model.path(batch)
+        assert isinstance(path, RectilinearPath)
         laid = chain(path, self.model.field)
         order, many, legs = laid.order, path.rows.shape[0], laid.slopes.shape[0]
         # Streams that are not there keep finite numbers of an earlier batch and have no labels.
@@ -181,20 +256,12 @@ class GraphedStep:
             since = self.model.encoding.since(batch.times, stamps)[order]
             to.since[:many, : since.shape[1]] = since
             to.since[:many, since.shape[1] :] = since[:, -1:]
-        to.labels.fill_(-1 if self.model.head.kind == "multiclass" else torch.nan)
-        labels = labels.to(to.labels)[order]
-        if self.final:
-            to.labels[:many] = labels
-        else:
-            to.labels[:many, : labels.shape[1]] = labels
+        self._fill_labels(to.labels, labels.to(to.labels)[order])
 
-    def _compute(self, inputs: _Inputs) -> Tensor:
-        """Zero the gradients; the loss, and its gradients."""
+    def _loss(self, inputs: _Path) -> Tensor:
         from onlinecde.kernels.gpu import Legs
 
         model = self.model
-        own = [p for p in model.parameters() if p.requires_grad]
-        torch._foreach_zero_([p.grad for p in own if p.grad is not None])
         z0 = model.begin(inputs.x[:, 0], inputs.static)
         drive = None
         if model.field.sees_path:
@@ -224,23 +291,4 @@ class GraphedStep:
             outputs = model.read(knots[-1], None if view is None else view[:, -1])
         else:
             outputs = model.read(knots[::2].transpose(0, 1), view)
-        loss = masked_loss(model.head.kind, outputs, inputs.labels, self.weight)
-        found = torch.autograd.grad(loss, own, allow_unused=True)
-        for parameter, g in zip(own, found, strict=True):
-            if g is not None and parameter.grad is not None:
-                parameter.grad.add_(g)
-        return loss.detach()
-
-    def _capture(self, inputs: _Inputs) -> _Captured:
-        # What is drawn here does not count: the first replay draws what any other would.
-        with torch.random.fork_rng(devices=[self.model.device]):
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                # Kernels are compiled and libraries started outside of the graph.
-                self._compute(inputs)
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool):
-                loss = self._compute(inputs)
-        return _Captured(graph, inputs, loss)
+        return masked_loss(model.head.kind, outputs, inputs.labels, self.weight)

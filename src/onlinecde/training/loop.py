@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from onlinecde.data import Task
 from onlinecde.data.task import Per
-from onlinecde.models import OnlineModel
+from onlinecde.models import OnlineModel, RecurrentModel
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import SolverError, counting_evaluations
 from onlinecde.training.averaging import AveragedWeights
@@ -20,9 +20,10 @@ from onlinecde.training.base_rates import class_weight
 from onlinecde.training.batches import epoch_batches, seed_for
 from onlinecde.training.checkpoint import pack_optimiser, unpack_optimiser
 from onlinecde.training.folding import Scales
-from onlinecde.training.graphs import GraphedStep, why_not
+from onlinecde.training.graphs import CapturedStep, GraphedStep, why_not
 from onlinecde.training.horizons import HorizonReadout
 from onlinecde.training.metrics import UndefinedMetric, better, predict_task, score
+from onlinecde.training.recurrent_graphs import RecurrentStep
 from onlinecde.training.settings import FitError, FitSettings
 
 LEAST_GAIN = 1e-6
@@ -185,12 +186,13 @@ class Training:
         (loss + self.settings.horizon_weight * more).backward()
         return loss
 
-    def _captured_step(self) -> GraphedStep | None:
+    def _captured_step(self) -> CapturedStep | None:
         """On a GPU, the step as a CUDA graph, where the model's can be captured."""
         # A captured step knows the label's loss alone, not that of horizons.
         if self.ahead is not None or why_not(self.model) is not None:
             return None
-        return GraphedStep(
+        step = RecurrentStep if isinstance(self.model, RecurrentModel) else GraphedStep
+        return step(
             self.model,  # pyright: ignore[reportArgumentType]
             streams=min(self.settings.batch_size, len(self.series)),
             final=self.per == "stream",

@@ -1,0 +1,60 @@
+"""The training step of the GRU models as a CUDA graph: one launch in place of many for every row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from onlinecde.models import RecurrentModel
+from onlinecde.series import SeriesBatch
+from onlinecde.training.graphs import RECURRENT, CapturedStep, masked_loss
+
+
+@dataclass(frozen=True, eq=False)
+class _Padded:
+    """Where a graph reads series from: streams and rows padded to its size."""
+
+    batch: SeriesBatch
+    labels: Tensor
+
+
+class RecurrentStep(CapturedStep[RecurrentModel, _Padded]):
+    """The captured step of `GRU`, `GRUdt`, `GRUdtIntensity` and `GRUD`, in training mode as cuDNN asks.
+
+    The encoding is part of the graph: fit it before the first step.
+    """
+
+    takes = RECURRENT
+
+    def _room(self, rows: int, batch: SeriesBatch, labels: Tensor) -> _Padded:
+        many, values = self.streams, batch.values
+        room = replace(
+            batch,
+            times=batch.times.new_zeros(many, rows),
+            values=values.new_full((many, rows, values.shape[2]), torch.nan),
+            rows=batch.rows.new_ones(many),
+            static=None if batch.static is None else values.new_zeros(many, batch.static.shape[1]),
+            streams=tuple(range(many)),
+        )
+        return _Padded(room, self._room_for_labels(rows, labels))
+
+    def _fill(self, to: _Padded, batch: SeriesBatch, labels: Tensor) -> None:
+        many, rows = batch.times.shape
+        # Streams that are not there keep finite numbers of an earlier batch and have no labels.
+        to.batch.times[:many, :rows] = batch.times
+        to.batch.times[:many, rows:] = batch.times[:, -1:]
+        to.batch.values[:many, :rows] = batch.values
+        to.batch.values[:many, rows:] = torch.nan
+        to.batch.rows[:many] = batch.rows
+        if to.batch.static is not None and batch.static is not None:
+            to.batch.static[:many] = batch.static
+        self._fill_labels(to.labels, labels)
+
+    def _loss(self, inputs: _Padded) -> Tensor:
+        model, batch = self.model, inputs.batch
+        h0 = model.start(len(batch), batch.static)
+        h = model.trajectory(model.rows(batch), h0, batch.streams)
+        outputs = model.read(h, batch.rows, self.final)
+        return masked_loss(model.head.kind, outputs, inputs.labels, self.weight)

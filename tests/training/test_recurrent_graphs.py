@@ -1,0 +1,156 @@
+"""What a recurrent model's captured step computes, without a GPU: the plain step, with no look at a number."""
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tests.models.test_gru import made_batch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import onlinecde as oc
+from onlinecde.models.gru import RUN, StackedGRU
+from onlinecde.training import graphs
+from onlinecde.training.recurrent_graphs import RecurrentStep
+
+MODELS = {
+    "GRU": (oc.GRU, {"layers": 2}),
+    "GRUdt": (oc.GRUdt, {"readout_width": 5}),
+    "GRUdtIntensity": (oc.GRUdtIntensity, {}),
+    "GRUD": (oc.GRUD, {"readout_width": 5}),
+}
+
+
+class Recomputed(RecurrentStep):
+    """What a replay would do, done anew: all of a captured step but the capture."""
+
+    def _capture(self, inputs):
+        loss = self._compute(inputs).clone()
+        replayed = SimpleNamespace(replay=lambda: loss.copy_(self._compute(inputs)))
+        return graphs._Captured(replayed, inputs, loss)
+
+
+@pytest.fixture(autouse=True)
+def anywhere(monkeypatch):
+    monkeypatch.setattr(graphs, "why_not", lambda model: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+
+
+@pytest.fixture(params=[False, True], ids=["by layer", "in cuDNN's runs"])
+def runs(request, monkeypatch):
+    """A GPU's way through a GRU too, as far as there is one without it."""
+    if request.param:
+        monkeypatch.setattr(StackedGRU, "_by_layer", lambda self, x, h0: self._by_cudnn(x, h0, RUN))
+
+
+def made_model(name, **keywords):
+    kind, settings = MODELS[name]
+    torch.manual_seed(0)
+    settings = {"channels": 3, "hidden": 6, "gain": 0.7, "clip": 1.5} | settings | keywords
+    model = kind(**settings)
+    model.encoding.fit(made_batch((30, 30), seed=5))
+    return model.double().train()
+
+
+def made_labels(batch, kind, final, seed):
+    """In the padding too, where the last row's output stands."""
+    numbers = torch.Generator().manual_seed(seed)
+    shape = (len(batch),) if final else batch.times.shape
+    labels = torch.randint(0, 2, shape, generator=numbers).double()
+    labels[torch.rand(shape, generator=numbers) < 0.3] = -1 if kind == "multiclass" else torch.nan
+    return labels
+
+
+def plain_step(model, batch, labels, final, weight=None):
+    model.zero_grad()
+    loss = model.head.loss(model(batch, final=final), labels, weight)
+    loss.backward()
+    return loss.detach()
+
+
+def assert_same_gradients(model, other):
+    for (name, mine), theirs in zip(model.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-9, atol=1e-12, msg=name)
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("final", [False, True])
+@pytest.mark.parametrize("kind", ["binary", "regression", "multiclass"])
+def test_it_is_the_plain_step_whatever_came_before(name, final, kind):
+    outputs = 3 if kind == "multiclass" else 1
+    model = made_model(name, kind=kind, outputs=outputs, static=2)
+    plain = copy.deepcopy(model)
+    weight = {
+        "binary": torch.tensor(1.7).double(),
+        "regression": None,
+        "multiclass": torch.tensor([0.5, 1.5, 1.0]).double(),
+    }[kind]
+    step = Recomputed(model, streams=7, final=final, weight=weight)
+    # Full and with padding, in streams and in rows; later ones leave traces of earlier ones to trip over.
+    for seed, rows in enumerate(
+        [(20, 3, 9, 1, 24, 24, 7), (17, 2), (1,), (5, 1, 8), (37, 40), (24,) * 7, (1, 1)]
+    ):
+        batch = made_batch(rows, static=2, seed=seed)
+        labels = made_labels(batch, kind, final, seed)
+        wanted = plain_step(plain, batch, labels, final, weight)
+        torch.testing.assert_close(step(batch, labels), wanted, rtol=1e-9, atol=1e-12)
+        assert_same_gradients(model, plain)
+    assert sorted(key[0] for key in step._graphs) == [8, 24, 40]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_hides_the_channels_that_the_plain_step_hides(name):
+    model = made_model(name, kind="binary", channel_dropout=0.5)
+    plain, batch = copy.deepcopy(model), made_batch()
+    labels = made_labels(batch, "binary", False, 0)
+    step, found = Recomputed(model, streams=6), []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        wanted = plain_step(plain, batch, labels, False)
+        torch.manual_seed(seed)
+        found.append(step(batch, labels))
+        torch.testing.assert_close(found[-1], wanted, rtol=1e-9, atol=1e-12)
+        assert_same_gradients(model, plain)
+    assert found[0] != found[1]
+
+
+class NoLook(TorchDispatchMode):
+    """Refuses what a capture would: numbers brought to the CPU, and sizes that depend on them."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        looks = func.overloadpacket.__name__ in (
+            "_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "_unique2",
+        )  # fmt: skip
+        if func.overloadpacket.__name__ in ("index", "index_put", "index_put_"):
+            looks = any(one is not None and one.dtype == torch.bool for one in args[1])
+        if looks:
+            raise AssertionError(f"{func} looks at numbers")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("final", [False, True])
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+def test_no_number_is_looked_at(name, final, kind):
+    model = made_model(name, kind=kind, outputs=2 if kind == "multiclass" else 1, static=2)
+    step, batch = Recomputed(model, streams=7, final=final), made_batch(static=2)
+    labels = made_labels(batch, kind, final, 0)
+    step(batch, labels)
+    (captured,) = step._graphs.values()
+    with NoLook():
+        loss = step._compute(captured.inputs)
+    assert torch.isfinite(loss)
+    outputs = model(batch, final=final)
+    with pytest.raises(AssertionError, match="looks at numbers"), NoLook():
+        model.head.loss(outputs, labels)
+
+
+def test_what_it_is_not_for_is_refused():
+    with pytest.raises(ValueError, match="RecurrentStep is not for NeuralCDE"):
+        RecurrentStep(oc.NeuralCDE(2, 4, 4), streams=8)
+    with pytest.raises(ValueError, match="GraphedStep is not for GRU"):
+        graphs.GraphedStep(oc.GRU(2, 4), streams=8)
+    with pytest.raises(ValueError, match="4 streams, the step takes up to 3"):
+        Recomputed(made_model("GRU"), streams=3)(made_batch(), torch.zeros(4, 20))
