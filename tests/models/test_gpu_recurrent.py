@@ -82,12 +82,12 @@ def test_a_captured_step_follows_the_weights(name):
     assert torch.equal(step(batch, labels), found[0])
 
 
-@pytest.mark.parametrize("model", ["gru", "gru-dt", "gru-dt-intensity", "gru-d"])
-@pytest.mark.parametrize("per", ["row", "stream"])
+@pytest.mark.parametrize("model", ["gru", "gru-dt", "gru-dt-intensity", "gru-d", "neural-cde"])
+@pytest.mark.parametrize("per", ["row", "stream", "row with horizons"])
 def test_fit_by_replays_logs_what_the_plain_one_logs(model, per, monkeypatch):
     from onlinecde.data import Task, simulate_ward
     from onlinecde.training import fit, loop
-    from onlinecde.training.recurrent_graphs import RecurrentStep
+    from onlinecde.training.graphs import CapturedStep
 
     task = simulate_ward(150, seed=3, hours=24).task
     if per == "stream":
@@ -101,13 +101,15 @@ def test_fit_by_replays_logs_what_the_plain_one_logs(model, per, monkeypatch):
             return steps[-1]
 
     def log():
-        how = {"epochs": 2, "batch_size": 32, "seed": 0, "device": "cuda", "loop": Watched}
-        return fit(task, model, model_settings={"hidden": 16}, **how).history
+        how = {"horizons": (6.0, float("inf"))} if "horizons" in per else {}
+        how |= {"epochs": 2, "batch_size": 32, "seed": 0, "device": "cuda", "loop": Watched}
+        sizes = {"hidden": 16} | ({"width": 16} if model == "neural-cde" else {})
+        return fit(task, model, model_settings=sizes, **how).history
 
     captured = log()
     monkeypatch.setattr(loop, "why_not", lambda model: "it is to be plain")
     plain = log()
-    assert isinstance(steps[0], RecurrentStep)
+    assert isinstance(steps[0], CapturedStep)
     assert steps[0]._graphs
     assert steps[1] is None
     assert len(captured) == len(plain) == 2

@@ -186,19 +186,24 @@ def test_it_learns_what_is_to_come(ward):
     assert loss() < 0.9 * before
 
 
-def test_a_step_with_horizons_is_never_captured(ward, monkeypatch):
+def test_a_captured_step_is_told_of_horizons(ward, monkeypatch):
     from onlinecde.training import loop
 
+    told = []
+
     class Captured(GraphedStep):
-        def __init__(self, *told, **more):
-            pass
+        def __init__(self, *_, **more):
+            told.append((more["ahead"], more["horizon_weight"]))
 
     monkeypatch.setattr(loop, "why_not", lambda model: None)
     monkeypatch.setattr(loop, "GraphedStep", Captured)
     model = build_model(ward, "neural-cde", SMALL)
     here = torch.device("cpu")
-    assert Training(model, ward, Scales(), FitSettings(), here).captured is not None
-    assert Training(model, ward, Scales(), HOW, here).captured is None
+    plain = Training(model, ward, Scales(), FitSettings(), here)
+    ahead = Training(model, ward, Scales(), HOW, here)
+    assert plain.captured is not None
+    assert told == [(None, FitSettings().horizon_weight), (ahead.ahead, 0.4)]
+    assert isinstance(ahead.ahead, HorizonReadout)
 
 
 def test_other_tasks_are_refused_before_a_folder_is_taken(ward, tmp_path):

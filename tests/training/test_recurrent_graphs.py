@@ -11,7 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import onlinecde as oc
 from onlinecde.models.gru import RUN, StackedGRU
 from onlinecde.training import graphs
+from onlinecde.training.horizons import HorizonReadout
 from onlinecde.training.recurrent_graphs import RecurrentStep
+from onlinecde.training.settings import FitSettings
 
 MODELS = {
     "GRU": (oc.GRU, {"layers": 2}),
@@ -113,6 +115,31 @@ def test_it_hides_the_channels_that_the_plain_step_hides(name):
         torch.testing.assert_close(found[-1], wanted, rtol=1e-9, atol=1e-12)
         assert_same_gradients(model, plain)
     assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_with_horizons_it_is_the_plain_step_too(name):
+    model = made_model(name, kind="binary", static=2)
+    batch = made_batch((20, 3, 9, 1, 24), static=2)
+    how = FitSettings(horizons=(1.0, float("inf")), horizon_weight=0.4)
+    ahead = HorizonReadout(model, batch, made_labels(batch, "binary", False, 0), how)
+    plain, plain_ahead = copy.deepcopy(model), copy.deepcopy(ahead)
+    step = Recomputed(model, streams=7, ahead=ahead, horizon_weight=0.4)
+    for seed, rows in enumerate([(20, 3, 9, 1, 24), (17, 2), (1,)]):
+        batch = made_batch(rows, static=2, seed=seed)
+        labels = made_labels(batch, "binary", False, seed)
+        labels[torch.arange(batch.times.shape[1]) >= batch.rows[:, None]] = torch.nan
+        plain.zero_grad()
+        plain_ahead.zero_grad()
+        outputs, logits = plain_ahead.forward_with(plain, batch)
+        loss = plain.head.loss(outputs, labels)
+        (loss + 0.4 * plain_ahead.loss(logits, batch.times, labels)).backward()
+        torch.testing.assert_close(step(batch, labels), loss.detach(), rtol=1e-9, atol=1e-12)
+        assert_same_gradients(model, plain)
+        assert_same_gradients(ahead, plain_ahead)
+    (captured, *_) = step._graphs.values()
+    with NoLook():
+        step._compute(captured.inputs)
 
 
 class NoLook(TorchDispatchMode):

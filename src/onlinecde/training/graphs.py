@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from onlinecde.series import SeriesBatch
 from onlinecde.solvers import fused_gpu
 from onlinecde.solvers.chain import chain
 from onlinecde.solvers.counting import note_evaluations
+from onlinecde.training.horizons import HorizonReadout
 
 RECURRENT = (GRU, GRUdt, GRUdtIntensity, GRUD)
 """The recurrent models whose step is captured, by `RecurrentStep`."""
@@ -75,8 +76,17 @@ def masked_loss(kind: str, outputs: Tensor, labels: Tensor, weight: Tensor | Non
     return torch.where(known, each, 0.0).sum() / known.sum().clamp(min=1)
 
 
+class _Targets(Protocol):
+    """What all graphs read, padded to their size."""
+
+    @property
+    def times(self) -> Tensor: ...
+    @property
+    def labels(self) -> Tensor: ...
+
+
 Model = TypeVar("Model", bound=NeuralCDE | RecurrentModel)
-Inputs = TypeVar("Inputs")
+Inputs = TypeVar("Inputs", bound=_Targets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +116,8 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
         streams: int,
         final: bool = False,
         weight: Tensor | None = None,
+        ahead: HorizonReadout | None = None,
+        horizon_weight: float = 0.1,
     ) -> None:
         reason = why_not(model)
         if reason is None and type(model) not in self.takes:
@@ -113,11 +125,13 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
         if reason is not None:
             raise ValueError(f"this model's step cannot be captured: {reason}.")
         self.model, self.streams, self.final, self.weight = model, streams, final, weight
+        self.ahead, self.horizon_weight = ahead, horizon_weight
+        more = [] if ahead is None else [*ahead.parameters()]
+        self._own = [p for p in (*model.parameters(), *more) if p.requires_grad]
         self._graphs: dict[tuple[int, ...], _Captured[Inputs]] = {}
         self._pool = torch.cuda.graph_pool_handle()
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.grad = torch.zeros_like(parameter)
+        for parameter in self._own:
+            parameter.grad = torch.zeros_like(parameter)
 
     def __call__(self, batch: SeriesBatch, labels: Tensor) -> Tensor:
         model = self.model
@@ -148,8 +162,21 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
         """Copy a batch to where the graph reads it."""
 
     @abstractmethod
-    def _loss(self, inputs: Inputs) -> Tensor:
-        """The loss, computed without a look at any number."""
+    def _outputs(self, inputs: Inputs) -> Tensor:
+        """What the model puts out, computed without a look at any number."""
+
+    def _loss(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """The labels' loss, and what gradients are taken of: that of horizons is in it as well."""
+        head = self.model.head
+        if self.ahead is None:
+            loss = masked_loss(head.kind, self._outputs(inputs), inputs.labels, self.weight)
+            return loss, loss
+        with self.ahead.beside(head):
+            both = self._outputs(inputs)
+        outputs, logits = both.split([self.model.outputs, self.ahead.out_features], -1)
+        loss = masked_loss(head.kind, outputs, inputs.labels, self.weight)
+        more = self.ahead.loss(logits, inputs.times, inputs.labels)
+        return loss, loss + self.horizon_weight * more
 
     def _room_for_labels(self, rows: int, labels: Tensor) -> Tensor:
         shape = labels.shape[1:] if self.final else (rows, *labels.shape[2:])
@@ -164,11 +191,10 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
 
     def _compute(self, inputs: Inputs) -> Tensor:
         """Zero the gradients; the loss, and its gradients."""
-        own = [p for p in self.model.parameters() if p.requires_grad]
-        torch._foreach_zero_([p.grad for p in own if p.grad is not None])
-        loss = self._loss(inputs)
-        found = torch.autograd.grad(loss, own, allow_unused=True)
-        for parameter, g in zip(own, found, strict=True):
+        torch._foreach_zero_([p.grad for p in self._own if p.grad is not None])
+        loss, total = self._loss(inputs)
+        found = torch.autograd.grad(total, self._own, allow_unused=True)
+        for parameter, g in zip(self._own, found, strict=True):
             if g is not None and parameter.grad is not None:
                 parameter.grad.add_(g)
         return loss.detach()
@@ -202,6 +228,8 @@ class _Path:
     static: Tensor | None
     since: Tensor | None
     """(stream, row, channel): how long ago each channel was observed, where the readout asks"""
+    times: Tensor
+    """(stream, row) float64"""
     labels: Tensor
 
 
@@ -228,6 +256,7 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
             lengths=new(many, dtype=torch.int32),
             static=None if static is None else new(many, static.shape[1]),
             since=None if model.encoding.ramps is None else new(many, rows, model.channels),
+            times=batch.times.new_zeros(many, rows),
             labels=self._room_for_labels(rows, labels),
         )
 
@@ -256,9 +285,11 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
             since = self.model.encoding.since(batch.times, stamps)[order]
             to.since[:many, : since.shape[1]] = since
             to.since[:many, since.shape[1] :] = since[:, -1:]
+        to.times[:many, : batch.times.shape[1]] = batch.times[order]
+        to.times[:many, batch.times.shape[1] :] = batch.times[order, -1:]
         self._fill_labels(to.labels, labels.to(to.labels)[order])
 
-    def _loss(self, inputs: _Path) -> Tensor:
+    def _outputs(self, inputs: _Path) -> Tensor:
         from onlinecde.kernels.gpu import Legs
 
         model = self.model
@@ -288,7 +319,5 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
         if inputs.since is not None:
             view = torch.cat([inputs.x, inputs.since], 2)
         if self.final:
-            outputs = model.read(knots[-1], None if view is None else view[:, -1])
-        else:
-            outputs = model.read(knots[::2].transpose(0, 1), view)
-        return masked_loss(model.head.kind, outputs, inputs.labels, self.weight)
+            return model.read(knots[-1], None if view is None else view[:, -1])
+        return model.read(knots[::2].transpose(0, 1), view)

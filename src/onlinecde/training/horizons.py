@@ -73,7 +73,7 @@ class HorizonReadout(nn.Linear):
 
     def forward_with(self, model: OnlineModel, batch: SeriesBatch) -> tuple[Tensor, Tensor]:
         """The model's outputs after each row and the logits of the horizons, (stream, row, ...)."""
-        with _wider(model.head, self):
+        with self.beside(model.head):
             both = model(batch)
         if both.shape[-1] != model.outputs + self.out_features:
             raise FitError(
@@ -81,6 +81,19 @@ class HorizonReadout(nn.Linear):
                 "beside it: leave them out."
             )
         return both[..., : model.outputs], both[..., model.outputs :]
+
+    @contextmanager
+    def beside(self, head: nn.Module) -> Iterator[None]:
+        """For a while, let a head put out the logits too; rows keep the model's own order."""
+
+        def both(_: nn.Module, inputs: tuple[Any, ...], outputs: Tensor) -> Tensor:
+            return torch.cat([outputs, self(inputs[0])], -1)
+
+        handle = head.register_forward_hook(both)
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def loss(self, logits: Tensor, times: Tensor, labels: Tensor) -> Tensor:
         """The sum over horizons of the mean losses of the targets that are known."""
@@ -91,17 +104,3 @@ class HorizonReadout(nn.Linear):
         )
         means = torch.where(known, each, 0.0).sum((0, 1)) / known.sum((0, 1)).clamp(min=1)
         return means.sum()
-
-
-@contextmanager
-def _wider(head: nn.Module, more: nn.Module) -> Iterator[None]:
-    """For a while, let a head put out more numbers of what it reads; rows keep the model's own order."""
-
-    def both(_: nn.Module, inputs: tuple[Any, ...], outputs: Tensor) -> Tensor:
-        return torch.cat([outputs, more(inputs[0])], -1)
-
-    handle = head.register_forward_hook(both)
-    try:
-        yield
-    finally:
-        handle.remove()

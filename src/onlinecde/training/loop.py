@@ -29,6 +29,9 @@ from onlinecde.training.settings import FitError, FitSettings
 LEAST_GAIN = 1e-6
 """A loss lower by less than this share of itself is not better."""
 
+VALIDATED = 512
+"""Streams of a batch in validation on a GPU, which takes no longer for them than for a few."""
+
 
 class Watch(Protocol):
     """Whoever wants to see a training as it goes."""
@@ -188,8 +191,7 @@ class Training:
 
     def _captured_step(self) -> CapturedStep | None:
         """On a GPU, the step as a CUDA graph, where the model's can be captured."""
-        # A captured step knows the label's loss alone, not that of horizons.
-        if self.ahead is not None or why_not(self.model) is not None:
+        if why_not(self.model) is not None:
             return None
         step = RecurrentStep if isinstance(self.model, RecurrentModel) else GraphedStep
         return step(
@@ -197,6 +199,8 @@ class Training:
             streams=min(self.settings.batch_size, len(self.series)),
             final=self.per == "stream",
             weight=self.weight,
+            ahead=self.ahead,
+            horizon_weight=self.settings.horizon_weight,
         )
 
     def _diverged(self, number: int, what: str) -> FitError:
@@ -249,9 +253,10 @@ class Training:
             return loss, None
 
     def _validation_outputs(self) -> Tensor:
-        return predict_task(
-            self.model, self.validation, self.per, batch_size=self.settings.batch_size
-        )
+        many = self.settings.batch_size
+        if self.model.device.type == "cuda":
+            many = max(many, VALIDATED)
+        return predict_task(self.model, self.validation, self.per, batch_size=many)
 
     def _beats(self, entry: dict[str, Any], best: dict[str, Any]) -> bool:
         name = f"validation_{self.metric}"

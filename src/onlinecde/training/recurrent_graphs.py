@@ -9,7 +9,7 @@ from torch import Tensor
 
 from onlinecde.models import RecurrentModel
 from onlinecde.series import SeriesBatch
-from onlinecde.training.graphs import RECURRENT, CapturedStep, masked_loss
+from onlinecde.training.graphs import RECURRENT, CapturedStep
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +18,10 @@ class _Padded:
 
     batch: SeriesBatch
     labels: Tensor
+
+    @property
+    def times(self) -> Tensor:
+        return self.batch.times
 
 
 class RecurrentStep(CapturedStep[RecurrentModel, _Padded]):
@@ -52,9 +56,8 @@ class RecurrentStep(CapturedStep[RecurrentModel, _Padded]):
             to.batch.static[:many] = batch.static
         self._fill_labels(to.labels, labels)
 
-    def _loss(self, inputs: _Padded) -> Tensor:
+    def _outputs(self, inputs: _Padded) -> Tensor:
         model, batch = self.model, inputs.batch
         h0 = model.start(len(batch), batch.static)
         h = model.trajectory(model.rows(batch), h0, batch.streams)
-        outputs = model.read(h, batch.rows, self.final)
-        return masked_loss(model.head.kind, outputs, inputs.labels, self.weight)
+        return model.read(h, batch.rows, self.final)
