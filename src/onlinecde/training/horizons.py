@@ -1,4 +1,4 @@
-"""More targets in training: whether the label comes within some time, read from what the head reads."""
+"""More targets in training: whether the label comes within some time, read from the state."""
 
 from __future__ import annotations
 
@@ -54,7 +54,11 @@ def _before(events: Tensor) -> Tensor:
 
 
 class HorizonReadout(nn.Linear):
-    """A linear readout of what the head reads, for training alone: one logit for each horizon."""
+    """A linear readout of the state, for training alone: one logit for each horizon.
+
+    A head that is told of the path besides reads the state first; what it sees of the path could answer
+    for the state, which would then have nothing more to learn.
+    """
 
     def __init__(
         self, model: OnlineModel, series: SeriesBatch, labels: Tensor, settings: FitSettings
@@ -62,7 +66,7 @@ class HorizonReadout(nn.Linear):
         # Draws of its own: the model's and the batches' stay what they are without it.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for("horizons", settings.seed))
-            super().__init__(model.head.inputs, len(settings.horizons))
+            super().__init__(getattr(model, "hidden", model.head.inputs), len(settings.horizons))
         self.horizons = settings.horizons
         wanted = coming_labels(series.times, labels, self.horizons).flatten(0, 1).cpu()
         ones, zeros = (((wanted == label).sum(0) + 0.5).log() for label in (1, 0))
@@ -87,7 +91,7 @@ class HorizonReadout(nn.Linear):
         """For a while, let a head put out the logits too; rows keep the model's own order."""
 
         def both(_: nn.Module, inputs: tuple[Any, ...], outputs: Tensor) -> Tensor:
-            return torch.cat([outputs, self(inputs[0])], -1)
+            return torch.cat([outputs, self(inputs[0][..., : self.in_features])], -1)
 
         handle = head.register_forward_hook(both)
         try:

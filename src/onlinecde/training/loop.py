@@ -324,6 +324,9 @@ def _optimiser(
     head = {id(p) for p in model.head.parameters()}
     body = [p for p in model.parameters() if id(p) not in head]
     body_pace, head_pace = model.head.paces
+    if ahead is not None:
+        # A state that has more to learn than the label does not learn the label by heart.
+        body_pace = 1.0
     groups = []
     for part in (body, [*model.head.parameters()], [] if ahead is None else [*ahead.parameters()]):
         for matrix in (True, False):

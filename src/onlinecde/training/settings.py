@@ -23,7 +23,8 @@ class FitSettings:
     epochs: int = 100
     batch_size: int = 64
     lr: float = 1e-3
-    """Learning rate; a readout of several members learns at 4 times this, all before it at a tenth"""
+    """Learning rate; a readout of several members learns at 4 times this, all before it at a tenth
+    where there are no horizons"""
     head_lr: float = 1.0
     """The readout learns at this many times as fast"""
     weight_decay: float = 0.0
