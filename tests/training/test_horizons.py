@@ -97,7 +97,7 @@ def test_gradients_are_those_of_the_loss_written_out(ward, name):
     known = ~wanted.isnan()
     plain = bce(torch.stack(said)[known], wanted[known])
     total = plain
-    read = torch.cat(seen)
+    read = torch.cat(seen)[:, : model.hidden]
     for place, horizon in enumerate(settings.horizons):
         coming = torch.tensor(by_definition(batch.times.numpy(), labels.numpy(), horizon))[real]
         there = ~coming.isnan()
@@ -111,12 +111,12 @@ def test_gradients_are_those_of_the_loss_written_out(ward, name):
         torch.testing.assert_close(one, parameter.grad, rtol=1e-6, atol=1e-9)
 
 
-def test_the_readout_sees_x_where_the_head_does(ward):
+def test_the_state_alone_is_read_where_the_head_sees_x_too(ward):
     sizes = {**SMALL, "readout_sees_path": True, "readout_width": 5}
     model = build_model(ward, "neural-cde", sizes)
     series, labels = ward.split("train")
     ahead = HorizonReadout(model, series, labels, HOW)
-    assert ahead.in_features == model.hidden + model.encoding.ramps.outputs
+    assert ahead.in_features == model.hidden < model.head.inputs
     with torch.no_grad():
         outputs, logits = ahead.forward_with(model, series[:4])
         assert logits.shape == (*series[:4].times.shape, 2)
@@ -204,6 +204,22 @@ def test_a_captured_step_is_told_of_horizons(ward, monkeypatch):
     assert plain.captured is not None
     assert told == [(None, FitSettings().horizon_weight), (ahead.ahead, 0.4)]
     assert isinstance(ahead.ahead, HorizonReadout)
+
+
+def test_a_state_with_more_to_learn_learns_at_full_pace(ward):
+    model = build_model(ward, "neural-cde", {**SMALL, "readout_width": 5, "readout_members": 2})
+    assert model.head.paces == (0.1, 4.0)
+
+    def rates(settings):
+        training = Training(model, ward, Scales(), settings, torch.device("cpu"))
+        body = {id(parameter) for parameter in model.field.parameters()}
+        return {
+            group["rate"] for group in training.optimiser.param_groups
+            if any(id(parameter) in body for parameter in group["params"])
+        }  # fmt: skip
+
+    assert rates(FitSettings()) == {0.1}
+    assert rates(HOW) == {1.0}
 
 
 def test_other_tasks_are_refused_before_a_folder_is_taken(ward, tmp_path):

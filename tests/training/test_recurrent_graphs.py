@@ -101,6 +101,20 @@ def test_it_is_the_plain_step_whatever_came_before(name, final, kind):
     assert sorted(key[0] for key in step._graphs) == [8, 24, 40]
 
 
+def test_the_longest_comes_first_and_the_others_as_they_are_met():
+    model = made_model("GRUD", kind="binary")
+    plain = copy.deepcopy(model)
+    step = Recomputed(model, streams=7, longest=60)
+    for seed, rows in enumerate([(20, 3), (5, 1), (60,), (61,)]):
+        batch = made_batch(rows, seed=seed)
+        labels = made_labels(batch, "binary", False, seed)
+        wanted = plain_step(plain, batch, labels, False)
+        torch.testing.assert_close(step(batch, labels), wanted, rtol=1e-9, atol=1e-12)
+        assert_same_gradients(model, plain)
+    # One that is longer than all that were promised is taken too.
+    assert [key[0] for key in step._graphs] == [64, 24, 8]
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_it_hides_the_channels_that_the_plain_step_hides(name):
     model = made_model(name, kind="binary", channel_dropout=0.5)

@@ -104,6 +104,9 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
     A batch is padded to `streams` and to one of a few numbers of rows; what is padded has no
     labels and changes nothing. Gradients are zeroed first. The `grad` tensors belong to the step:
     do not set them to None.
+
+    Graphs share memory, and a small one finds room in that of a larger one. So the first that is
+    captured is that of the `longest` series there are, in rows.
     """
 
     takes: ClassVar[tuple[type[nn.Module], ...]]
@@ -118,6 +121,7 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
         weight: Tensor | None = None,
         ahead: HorizonReadout | None = None,
         horizon_weight: float = 0.1,
+        longest: int = 1,
     ) -> None:
         reason = why_not(model)
         if reason is None and type(model) not in self.takes:
@@ -125,7 +129,7 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
         if reason is not None:
             raise ValueError(f"this model's step cannot be captured: {reason}.")
         self.model, self.streams, self.final, self.weight = model, streams, final, weight
-        self.ahead, self.horizon_weight = ahead, horizon_weight
+        self.ahead, self.horizon_weight, self.longest = ahead, horizon_weight, longest
         more = [] if ahead is None else [*ahead.parameters()]
         self._own = [p for p in (*model.parameters(), *more) if p.requires_grad]
         self._graphs: dict[tuple[int, ...], _Captured[Inputs]] = {}
@@ -141,17 +145,21 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
         many, rows = batch.times.shape
         if many > self.streams:
             raise ValueError(f"the batch has {many} streams, the step takes up to {self.streams}.")
-        size = bucket(rows)
-        key = (size, *labels.shape[1 if self.final else 2 :])
-        captured = self._graphs.get(key)
-        if captured is None:
-            inputs = self._room(size, batch, labels)
-            self._fill(inputs, batch, labels)
-            captured = self._graphs[key] = self._capture(inputs)
-        else:
-            self._fill(captured.inputs, batch, labels)
+        if not self._graphs:
+            self._graph_for(bucket(max(rows, self.longest)), batch, labels)
+        captured = self._graph_for(bucket(rows), batch, labels)
+        self._fill(captured.inputs, batch, labels)
         captured.graph.replay()
         return captured.loss.clone()
+
+    def _graph_for(self, rows: int, batch: SeriesBatch, labels: Tensor) -> _Captured[Inputs]:
+        """The graph of so many rows for batches like this one."""
+        key = (rows, *labels.shape[1 if self.final else 2 :])
+        if key not in self._graphs:
+            inputs = self._room(rows, batch, labels)
+            self._fill(inputs, batch, labels)
+            self._graphs[key] = self._capture(inputs)
+        return self._graphs[key]
 
     @abstractmethod
     def _room(self, rows: int, batch: SeriesBatch, labels: Tensor) -> Inputs:

@@ -201,6 +201,7 @@ class Training:
             weight=self.weight,
             ahead=self.ahead,
             horizon_weight=self.settings.horizon_weight,
+            longest=int(self.series.rows.max()),
         )
 
     def _diverged(self, number: int, what: str) -> FitError:
