@@ -10,7 +10,7 @@ from torch import nn
 import onlinecde as oc
 import onlinecde.training.fitting as fitting
 from onlinecde.data import Task, simulate_ward
-from onlinecde.training import MODEL_NAMES, FitError, FitSettings, build_model, fit
+from onlinecde.training import MODEL_NAMES, FitError, FitSettings, build_model, building, fit
 from onlinecde.training.checkpoint import read_checkpoint
 from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import GraphedStep
@@ -276,3 +276,40 @@ def test_settings_without_horizons_are_what_they_were_and_with_them_come_back():
     assert told == HOW.as_json()
     assert FitSettings(**told) == HOW
     assert FitSettings(horizons=[]) == FitSettings()
+
+
+def test_a_readout_of_several_members_has_horizons_by_default(ward, monkeypatch):
+    assert building.usual_settings(ward, "neural-cde") == {}
+    monkeypatch.setattr(building, "MANY", 10)
+    series, _ = ward.split("train")
+    lasted = [float(one.times[0, int(one.rows[0]) - 1] - one.times[0, 0]) for one in series]
+    found = building.usual_settings(ward, "neural-cde")
+    third, whole, ever = found["horizons"]
+    assert whole == pytest.approx(sorted(lasted)[(len(lasted) - 1) // 2], rel=0.005)
+    assert third == pytest.approx(whole / 3, rel=0.005)
+    assert ever == INF
+    assert found["horizon_weight"] == 1.0
+    assert building.usual_settings(ward, "gru-d") == {}
+    assert building.usual_settings(ward, "neural-cde", {"readout_members": 1}) == {}
+    ever = Task.build("t", ward.series, torch.arange(len(ward.series)) % 2, kind="binary")
+    assert building.usual_settings(ever, "neural-cde") == {}
+
+
+@pytest.mark.parametrize(
+    ("told", "horizons"),
+    [({}, 3), ({"horizons": ()}, 0), ({"settings": FitSettings()}, 0), ({"horizons": (2.0,)}, 1)],
+)
+def test_what_is_told_wins_over_the_default(ward, monkeypatch, told, horizons):
+    monkeypatch.setattr(building, "MANY", 10)
+    seen = []
+
+    class Watched(Training):
+        def __init__(self, *given):
+            super().__init__(*given)
+            seen.append(0 if self.ahead is None else self.ahead.out_features)
+
+    settings = told.pop("settings", None)
+    sizes = {"hidden": 4, "readout_width": 8}
+    told["epochs"] = 1
+    fit(ward, "neural-cde", model_settings=sizes, settings=settings, loop=Watched, **told)
+    assert seen == [horizons]

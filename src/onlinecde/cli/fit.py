@@ -147,9 +147,9 @@ def fit(
     if recipe not in ("default", "paper"):
         raise FitError(f"--recipe is {recipe!r}: choose 'default' or 'paper'.")
     changes = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "class_weights": class_weights}
-    how = (PAPER if recipe == "paper" else FitSettings()).changed(
-        {k: v for k, v in changes.items() if v is not None} | named_values(setting) | {"seed": seed}
-    )
+    changes = {k: v for k, v in changes.items() if v is not None} | named_values(setting)
+    changes["seed"] = seed
+    settings = PAPER if recipe == "paper" else None
     sizes = {
         "control": control,
         "counts": counts,
@@ -170,14 +170,16 @@ def fit(
         from onlinecde.scale.ray import fit as fit_on_ray
 
         fit_model = partial(fit_on_ray, address=address_of(ray), workers=workers)
-    with FitDisplay(ready.metric, rows, how.epochs) as watch:
+    epochs = (settings or FitSettings()).changed(changes).epochs
+    with FitDisplay(ready.metric, rows, epochs) as watch:
         try:
             done = fit_model(
                 ready,
                 model,
                 out,
                 model_settings=chosen,
-                settings=how,
+                settings=settings,
+                **changes,
                 source=source,
                 device=device,
                 fresh=fresh,

@@ -18,7 +18,7 @@ from onlinecde.models import OnlineModel
 from onlinecde.models.heads import Head
 from onlinecde.training.base_rates import start_at_base_rate
 from onlinecde.training.batches import seed_for
-from onlinecde.training.building import build_model
+from onlinecde.training.building import build_model, usual_settings
 from onlinecde.training.card import model_card
 from onlinecde.training.folding import fold, learn_scales
 from onlinecde.training.horizons import check_horizons
@@ -66,7 +66,8 @@ def fit(
     `task`: a `Task`, or the name of a prepared one ("simulated-ward", "mimic-iv/sepsis"). `model`:
     a name (its sizes come from the task, other arguments from `model_settings`; its readout starts
     at the base rates of the labels), or a model with a `Head` as `head`, trained from where it
-    stands. Any field of `FitSettings` may be given by name, such as `epochs` or `lr`.
+    stands. Any field of `FitSettings` may be given by name, such as `epochs` or `lr`; for a model by
+    name, what is not given fits the task (`usual_settings`), unless `settings` says all.
 
     With `out`, the run lives in that folder: started again after any end, `kill -9` included, it
     goes on and ends with the same weights as if it had never stopped (same machine, CPU); a run
@@ -85,6 +86,8 @@ def fit(
         source = source or registry_source(task)
         task = load_task(source)
     how = (settings or FitSettings()).changed(changes)
+    if settings is None and isinstance(model, str):
+        how = how.changed({**usual_settings(task, model, model_settings), **changes})
     check_horizons(task, how)
     where = _device(device)
     # The caller's own random numbers go on as if nothing had been drawn.
