@@ -163,6 +163,7 @@ def sizes_of(
         "DRIVE": 0 if legs.drive is None else legs.drive.ndim - 2,
         "ALONE": shape.alone,
         "BK": min(wide, shape.deep),
+        # Rows of 256 in two blocks: fewer loads to wait for.
         "BKH": min(tall, 2 * shape.deep if long % 256 == 0 else shape.deep),
         "BN": _block(long, columns),
         "ROWS": shape.rows,
