@@ -76,9 +76,7 @@ def model_settings(task: Task, name: str, given: Mapping[str, Any] | None = None
     return {**chosen, **given, **fixed}
 
 
-def usual_settings(
-    task: Task, name: str, given: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def usual_settings(task: Task, name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What `fit` changes of its settings for a task and a model where nobody says otherwise.
 
     A Neural CDE whose readout has several members also learns whether the label comes within a third
