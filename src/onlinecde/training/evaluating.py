@@ -42,6 +42,22 @@ from onlinecde.training.resampled_metrics import resampled_metrics
 from onlinecde.version import __version__
 
 
+class Predictions:
+    """What models say on splits of a task, as probabilities (of their numbers, for regression); each found once."""
+
+    def __init__(self, task: Task, batch_size: int = 256) -> None:
+        self.task, self.batch_size = task, batch_size
+        self._found: dict[tuple[OnlineModel, str], Tensor] = {}
+
+    def __call__(self, model: OnlineModel, split: str) -> Tensor:
+        if (model, split) not in self._found:
+            series, _ = self.task.split(split)
+            outputs = predict_task(model, series, self.task.per, batch_size=self.batch_size)
+            head: Any = model.head
+            self._found[model, split] = as_probabilities(head, outputs)
+        return self._found[model, split]
+
+
 def evaluate(
     model: OnlineModel | Sequence[OnlineModel],
     task: Task,
@@ -55,6 +71,7 @@ def evaluate(
     event_at: Tensor | np.ndarray | None = None,
     hours: Sequence[float] | None = None,
     batch_size: int = 256,
+    predictions: Predictions | None = None,
 ) -> Evaluation:
     """Predict a split and measure: every metric of the task's kind, or those named in `metrics`.
 
@@ -67,7 +84,8 @@ def evaluate(
     Intervals hold 95 % of `bootstrap` resamples of subjects (0: none). `reference` is a known risk,
     of the shape of `task.labels`, evaluated beside the model. For binary tasks along time,
     `event_at` (stream of the task,) says when the event came (default: `event_times` from the
-    labels) and `hours` gives the edges of the table of metrics by time before it.
+    labels) and `hours` gives the edges of the table of metrics by time before it. `predictions` of the
+    task spare models that are judged several times to predict again.
 
     A metric without a value here (one class only) is None and says why.
 
@@ -86,15 +104,11 @@ def evaluate(
     chosen = _chosen_metrics(task, metrics)
     if bootstrap < 0:
         raise ValueError(f"bootstrap is {bootstrap}: give 0 (no intervals) or more.")
-    series, _ = task.split(split)  # refuses an empty or unknown split before anything is computed
+    task.split(split)  # refuses an empty or unknown split before anything is computed
+    known_before = predictions or Predictions(task, batch_size)
 
     def probabilities(of: str) -> Tensor:
-        batch = series if of == split else task.split(of)[0]
-        said = []
-        for each in models:
-            outputs = predict_task(each, batch, task.per, batch_size=batch_size)
-            head: Any = each.head
-            said.append(as_probabilities(head, outputs))
+        said = [known_before(each, of) for each in models]
         return said[0] if len(said) == 1 else torch.stack(said).mean(0)
 
     def judged(called: str, risk: dict[str, Tensor]) -> Evaluation:

@@ -9,7 +9,7 @@ from typing import Any
 from onlinecde.data import Task
 from onlinecde.models import OnlineModel
 from onlinecde.training.bootstrap import Difference, Estimate
-from onlinecde.training.evaluating import evaluate
+from onlinecde.training.evaluating import Predictions, evaluate
 from onlinecde.training.evaluation import Evaluation, compare, mean_metrics
 
 
@@ -33,6 +33,7 @@ def judge_runs(
     name: str, models: Sequence[OnlineModel], task: Task, split: str = "test", **how: Any
 ) -> JudgedRuns:
     """Judge each run and all of them together; `how` goes to `evaluate`."""
+    how["predictions"] = Predictions(task)
     runs = tuple(evaluate(model, task, split, name=name, **how) for model in models)
     together = runs[0] if len(runs) == 1 else evaluate(models, task, split, name=name, **how)
     return JudgedRuns(name, runs, together)
