@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.models.test_gpu_models import series
+from tests.models.test_gpu_models import check_step, series
 
 import onlinecde as oc
 
@@ -41,22 +41,7 @@ def test_a_captured_step_is_the_plain_one(name, kind, final):
     step = RecurrentStep(net, streams=48, final=final)
     for seed, rows in ((0, 12), (1, 15), (2, 9), (3, 40), (4, 10), (5, 35), (6, 1)):
         batch = series(rows=rows, seed=seed, streams=48 - 7 * seed, static=2)
-        g = torch.Generator().manual_seed(seed)
-        shape = (len(batch),) if final else batch.times.shape
-        labels = torch.randint(0, 2, shape, generator=g).float().cuda()
-        labels[torch.rand(shape, generator=g).cuda() < 0.3] = (
-            -1 if kind == "multiclass" else torch.nan
-        )
-        loss = step(batch, labels)
-        plain.zero_grad()
-        wanted = plain.head.loss(plain(batch, final=final), labels)
-        wanted.backward()
-        torch.testing.assert_close(loss, wanted.detach(), rtol=1e-5, atol=1e-6)
-        for (at, mine), other in zip(net.named_parameters(), plain.parameters(), strict=True):
-            size = float(other.grad.abs().max()) + 1e-8
-            torch.testing.assert_close(
-                mine.grad / size, other.grad / size, rtol=1e-3, atol=1e-3, msg=at
-            )
+        check_step(step, plain, batch, seed, atol=1e-3)
     assert sorted(key[0] for key in step._graphs) == [8, 16, 40]
 
 

@@ -150,6 +150,7 @@ def fit(
     changes = {k: v for k, v in changes.items() if v is not None} | named_values(setting)
     changes["seed"] = seed
     settings = PAPER if recipe == "paper" else None
+    how = (settings or FitSettings()).changed(changes)  # refuses what is wrong before data are read
     sizes = {
         "control": control,
         "counts": counts,
@@ -170,8 +171,7 @@ def fit(
         from onlinecde.scale.ray import fit as fit_on_ray
 
         fit_model = partial(fit_on_ray, address=address_of(ray), workers=workers)
-    epochs = (settings or FitSettings()).changed(changes).epochs
-    with FitDisplay(ready.metric, rows, epochs) as watch:
+    with FitDisplay(ready.metric, rows, how.epochs) as watch:
         try:
             done = fit_model(
                 ready,

@@ -237,7 +237,7 @@ class _Path:
     since: Tensor | None
     """(stream, row, channel): how long ago each channel was observed, where the readout asks"""
     times: Tensor
-    """(stream, row) float64"""
+    """(stream, row) float64, filled where there are horizons"""
     labels: Tensor
 
 
@@ -293,8 +293,9 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
             since = self.model.encoding.since(batch.times, stamps)[order]
             to.since[:many, : since.shape[1]] = since
             to.since[:many, since.shape[1] :] = since[:, -1:]
-        to.times[:many, : batch.times.shape[1]] = batch.times[order]
-        to.times[:many, batch.times.shape[1] :] = batch.times[order, -1:]
+        if self.ahead is not None:
+            to.times[:many, : batch.times.shape[1]] = batch.times[order]
+            to.times[:many, batch.times.shape[1] :] = batch.times[order, -1:]
         self._fill_labels(to.labels, labels.to(to.labels)[order])
 
     def _outputs(self, inputs: _Path) -> Tensor:
