@@ -20,15 +20,18 @@ from onlinecde.solvers.tableau import tableau
 # Tiles as small as tensor cores allow, so that small problems have several of each kind.
 TINY = {
     "rows": 16, "entries": 16, "entries_back": 16, "block": 16, "columns": 16, "columns_back": 16,
-    "shares": 1, "shares_back": 1, "deep": 16,
+    "shares": 1, "shares_back": 1, "deep": 16, "dense": None, "dense_back": None,
 }  # fmt: skip
+# Legs on which most channels move: few groups of channels, and blocks of units smaller than there are.
+DENSE = TINY | {"dense": gpu.Dense(16, 16, 2, 1), "dense_back": gpu.Dense(16, 16, 2, 1)}
 
 
 @dataclass(frozen=True)
 class Case:
     lengths: tuple[int, ...] = (3, 2, 1)
     channels: int = 2
-    observed: float = 0.6
+    observed: float | tuple[float, ...] = 0.6
+    """Share of values observed; if several, row by row in turn"""
     counts: bool = True
     scheme: str = "rectilinear"
     hidden: int = 5
@@ -80,7 +83,30 @@ INTERPRETED = {
     "alone_cubic": Case(scheme="natural_cubic", alone=True, observed=1.0, data=True, steps=2),
     "driven_cubic": Case(scheme="hermite", observed=1.0, sees_path=True, data=True, lengths=(3, 2)),
     "high": Case(precision="high", method="rk4"),
-}
+    "dense_linear": Case(scheme="linear", observed=1.0, hidden=20, method="midpoint", shape=DENSE),
+    "dense_cubic": Case(
+        scheme="natural_cubic", observed=1.0, counts=False, channels=5, steps=2, sees_path=True,
+        lengths=(4, 2), method="euler", shape=DENSE | {"dense_back": gpu.Dense(16, 16, 3, 1)},
+    ),
+    "dense_counts": Case(observed=1.0, hidden=18, lengths=(3, 2, 2, 1), shape=DENSE),
+    "dense_alike": Case(
+        observed=1.0, counts=False, channels=3, width=130, depth=1, hidden=33, method="euler",
+        lengths=(3, 2), final="identity", shape=DENSE | {"dense": gpu.Dense(16, 32, 3, 1)},
+    ),
+    "dense_some_legs": Case(
+        observed=(1.0, 0.2), channels=3, lengths=(5, 4, 4, 2), method="heun", depth=1, shape=DENSE
+    ),
+    "dense_many_streams": Case(
+        observed=0.9, channels=3, lengths=(3,) * 17 + (2,) * 18, depth=1, method="euler",
+        shape=DENSE | {"rows": 64, "dense_back": gpu.Dense(32, 16, 1, 1)},
+    ),
+    "dense_data": Case(observed=0.9, hidden=18, method="euler", data=True, shape=DENSE),
+    "dense_high": Case(scheme="linear", observed=1.0, precision="high", shape=DENSE),
+    "dense_by_itself": Case(
+        scheme="linear", observed=1.0, channels=5, hidden=70, width=20, method="euler",
+        lengths=(3, 2), shape={},
+    ),
+}  # fmt: skip
 ON_A_GPU = {
     "reference": Case(tuple(range(1, 40)) * 5, 40, 0.15, hidden=64, width=64, activation="relu"),
     "reference_high": Case(
@@ -93,6 +119,13 @@ ON_A_GPU = {
     "speech": Case((9,) * 50, 10, 1.0, False, "linear", 113, 124, 3),
     "speech_cubic": Case((9,) * 50, 10, 1.0, False, "hermite", 113, 124, 3, alone=True),
     "one_stream": Case((5,), 4, 0.5, hidden=33, width=31, max_step=0.3),
+    "beijing_dense": Case((24, 23) * 17, 9, 0.95, False, hidden=256, width=171, depth=1),
+    "beijing_wide": Case((9, 7) * 512, 9, 0.95, False, hidden=249, width=196, depth=1),
+    "dense_and_not": Case((20, 7, 1) * 30, 37, (0.9, 0.3), hidden=82, width=65),
+    "linear_many": Case((20, 11) * 100, 37, 1.0, True, "linear", 82, 65, 2),
+    "linear_narrow": Case((20, 11) * 40, 37, 1.0, True, "linear", 33, 91, 2),
+    "cubic_many": Case((9, 5) * 70, 37, 1.0, True, "natural_cubic", 65, 256, 2),
+    "linear_high": Case((9,) * 100, 20, 1.0, False, "linear", 128, 128, precision="high"),
     "thousands": Case((3,) * 4100, 5, 0.5, hidden=16, width=16, depth=1),
     "tens_of_thousands": Case((2,) * 10_000, 5, 0.5, hidden=16, width=16, depth=1),
 }
@@ -106,7 +139,8 @@ def made(case: Case, device: str, seed: int):
     for rows in case.lengths:
         times.append(numbers.uniform(0.2, 1.2, rows).cumsum())
         table = numbers.normal(size=(rows, case.channels)) * 0.5
-        table[numbers.random(table.shape) >= case.observed] = np.nan
+        share = np.resize(case.observed, rows)[:, None]
+        table[numbers.random(table.shape) >= share] = np.nan
         values.append(torch.tensor(table, dtype=torch.float32))
     batch = SeriesBatch.from_arrays(times, values).to(device)
     path = getattr(controls, case.scheme)(batch, case.counts)
@@ -198,7 +232,27 @@ def solved(seed: int) -> dict[str, float]:
     return {name: float((x - want[name]).norm() / want[name].norm()) for name, x in found.items()}
 
 
+def edited(seed: int) -> dict[str, list[float]]:
+    """How far z is off at each knot after an edit of what was observed from the fourth row on."""
+    case = INTERPRETED["dense_some_legs"]
+    found, crowds = [], []
+    for observed in ((1.0, 0.1, 1.0, 1.0, 0.1), (1.0, 0.1, 1.0, 0.1, 1.0)):
+        laid, own, z0 = made(replace(case, observed=observed), "cpu", seed)
+        legs = fused_gpu.legs_of(laid)
+        packed = fused_gpu.pack(own, fused_gpu.weights_of(own))
+        shape = replace(gpu.shape_for(packed, legs, False), **case.shape)
+        rows = tableau(case.method)
+        table = gpu.pack_table(rows.a, rows.b, rows.c, torch.device("cpu"))
+        found.append(gpu.forward(packed, legs, z0, table, save=False, shape=shape)[0])
+        crowds.append(gpu.plan_moves(legs, shape.entries).leg_crowd.tolist())
+    off = (found[1] - found[0]).abs().amax((1, 2)).tolist()
+    return {"off": off, "before": crowds[0], "after": crowds[1]}
+
+
 if __name__ == "__main__":
+    if sys.argv[2] == "edited":
+        print(json.dumps(edited(int(sys.argv[1]))))
+        sys.exit()
     if sys.argv[2] == "solved":
         print(json.dumps({"solved": solved(int(sys.argv[1]))}))
         sys.exit()

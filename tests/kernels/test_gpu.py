@@ -18,6 +18,8 @@ GROUPS = {
     "solved": ["solved"],
     "alone": ["alone_deep", "many_alone", "alone_several_blocks", "softplus_midpoint", "high"],
     "driven": ["driven_own_steps", "alone_driven"],
+    "dense": ["dense_linear", "dense_cubic", "dense_counts", "dense_high", "dense_by_itself"],
+    "dense_or_not": ["dense_alike", "dense_some_legs", "dense_many_streams", "dense_data"],
     "smooth": ["linear", "alone_cubic", "driven_cubic"],
 }
 
@@ -43,7 +45,7 @@ def test_kernels_are_right_in_the_interpreter(group):
     found = interpreted("gpu_cases.py", str(seed), *GROUPS[group])
     assert set(found) == set(GROUPS[group])
     for name, errors in found.items():
-        judge(name, errors, "high" if name == "high" else "highest")
+        judge(name, errors, "high" if name in ("high", "dense_high") else "highest")
     assert any(error > 0 for errors in found.values() for error in errors.values())
 
 
@@ -53,6 +55,48 @@ def test_every_interpreted_case_is_in_a_group():
     assert sorted([*INTERPRETED, "solved"]) == sorted(
         name for group in GROUPS.values() for name in group
     )
+
+
+def test_an_edit_of_the_future_leaves_the_past_unchanged_also_where_it_makes_legs_dense():
+    found = interpreted("gpu_cases.py", str(random.randrange(10**6)), "edited")
+    # The first leg is not dense, the second is, with the three streams that still move; the third is edited.
+    assert (found["before"][:3], found["after"][:3]) == ([0, 3, 3], [0, 3, 0])
+    past = 6  # knots: two rows after the first, and the time leg to the row that was edited
+    assert not any(found["off"][:past])
+    assert found["off"][past] > 0
+
+
+@pytest.mark.parametrize(
+    ("values", "parts", "tiles", "groups"),
+    [(9, 1, 64, 2), (37, 2, 16, 8), (37, 2, 32, 4), (9, 1, 256, 1), (9, 1, 1, 9), (10, 1, 32, 4)],
+)
+def test_groups_of_channels_keep_all_multiprocessors_at_work(values, parts, tiles, groups):
+    from onlinecde.kernels.gpu.launching import groups_for
+
+    assert groups_for(values, parts, tiles, programs=132) == groups
+
+
+def test_a_leg_is_dense_by_itself_alone():
+    from types import SimpleNamespace
+
+    from onlinecde.kernels import gpu
+
+    observed = torch.zeros(3, 4, 5, dtype=torch.bool)
+    observed[0, :, :3] = True  # 60 % of all
+    observed[1, :, :2] = True
+    observed[1, 3] = True  # a stream that has ended
+    observed[2, 0] = True  # the only one left
+    lengths = torch.tensor([6, 4, 4, 2], dtype=torch.int32)
+    legs = SimpleNamespace(
+        slopes=torch.zeros(3, 4, 1, 5),
+        values=5,
+        rectilinear=True,
+        lengths=lengths,
+        observed=observed,
+    )
+    assert gpu.plan_moves(legs, 16).leg_crowd.tolist() == [4, 0, 1]
+    legs.observed = None
+    assert gpu.plan_moves(legs, 16).leg_crowd.tolist() == [4, 3, 1]
 
 
 def cases():
@@ -75,7 +119,7 @@ def test_kernels_are_right_on_a_gpu(name):
 
 @no_gpu
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["reference", "characters", "los"])
+@pytest.mark.parametrize("name", ["reference", "characters", "los", "linear_many", "dense_and_not"])
 def test_the_same_solve_gives_the_same_bits_twice(name):
     from gpu_cases import made
 

@@ -3,13 +3,14 @@
 Importing it imports triton. With TRITON_INTERPRET=1 set before, kernels run on CPU tensors.
 """
 
-from onlinecde.kernels.gpu.launching import Shape, shape_for
+from onlinecde.kernels.gpu.launching import Dense, Shape, shape_for
 from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, pack_field, pack_table, row
 from onlinecde.kernels.gpu.plan import Moves, plan_moves
 from onlinecde.kernels.gpu.solve import Gradients, backward, clustered, forward
 from onlinecde.kernels.gpu.weight_gradients import Tape
 
 __all__ = [
+    "Dense",
     "Gradients",
     "Legs",
     "Moves",

@@ -119,6 +119,35 @@ def moved_columns(
 
 
 @triton.jit
+def columns_apart(
+    w, w_b, v, v_b, x, x_b, y, y_b, shift,
+    WB: tl.constexpr, TANH: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """`moved_columns` with each product in a sum of its own.
+
+    Where one product goes into another, Triton shares out rows alone among the warps, 16 to each: of 64 rows,
+    both halves of eight warps would compute all. The factors keep it from making one sum of them.
+    """
+    x = tl.trans(x)
+    f = tl.dot(w, x) * 64.0
+    if WB:
+        x_b = tl.trans(x_b)
+        f += tl.dot(w_b, x_b) * 64.0
+    if SPLIT:
+        f += tl.dot(w, tl.trans(y)) * 0.03125
+        f += tl.dot(v, x) * 0.03125
+        if WB:
+            f += tl.dot(w_b, tl.trans(y_b)) * 0.03125
+            f += tl.dot(v_b, x_b) * 0.03125
+    else:
+        f = f * 0.015625
+    f += shift[:, None]
+    if TANH:
+        f = tanh(f, FAST)
+    return f
+
+
+@triton.jit
 def gradient_halves(g):
     """Gradients of size below 2, times 8192, in halves: head, tail, and the head for a factor's tail.
 

@@ -2,9 +2,10 @@
 
 A tile of streams belongs to one thread block, which keeps their states in registers and takes their
 time legs and inner layers alone. On a value leg, columns are computed channel by channel for the
-streams in which the channel moved: these tiles are shared out among all thread blocks, and their
-results are written side by side and added up by the stream's own thread block, in the order of the
-channels. No sum depends on a neighbour or on what comes later.
+streams in which the channel moved or, where most moved, in groups of channels for all streams: these
+tiles are shared out among all thread blocks, and their results are written side by side and added up
+by the stream's own thread block, in the order of the channels. No sum depends on what comes later, and
+none on a neighbour but for how a leg is cut into sums.
 """
 
 # What Triton compiles is no Python to a type checker.
@@ -14,18 +15,19 @@ import triton.language as tl
 
 from onlinecde.kernels.gpu.arithmetic import slope_at, wait_for_all
 from onlinecde.kernels.gpu.columns import column_from, keep_bent
+from onlinecde.kernels.gpu.dense import dense_columns
 from onlinecde.kernels.gpu.entries import entries_first, entries_of, units_first
 from onlinecde.kernels.gpu.layers import features
 from onlinecde.kernels.gpu.stages import add_up, combine, put, through_memory
 
 
-@triton.jit(do_not_specialize=["streams", "pieces"])
+@triton.jit(do_not_specialize=["streams", "pieces", "groups"])
 def forward_kernel(
     knots, z0, ks, ys, before, bent, y_halves, x_halves, parts, counter,
     time, time_steps, slopes, drive, lengths, slots,
     inner_head, inner_tail, inner_bias, head, tail, bias, table,
     entry_stream, entry_place, tile_channel, tile_first, tile_last, leg_tiles, stream_first,
-    streams, pieces,
+    leg_crowd, streams, pieces, groups,
     H: tl.constexpr, HS: tl.constexpr, HP: tl.constexpr, BH: tl.constexpr, BKH: tl.constexpr,
     W: tl.constexpr, WA: tl.constexpr, WB: tl.constexpr, WP: tl.constexpr, BW: tl.constexpr,
     BK: tl.constexpr, BN: tl.constexpr,
@@ -34,6 +36,7 @@ def forward_kernel(
     STEPS: tl.constexpr, STAGES: tl.constexpr, OWN_STEPS: tl.constexpr, DRIVE: tl.constexpr,
     ALONE: tl.constexpr, SAVE: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
     ROWS: tl.constexpr, ENTRIES: tl.constexpr, SHARES: tl.constexpr, AHEAD: tl.constexpr,
+    DENSE: tl.constexpr, CROWD: tl.constexpr, DN: tl.constexpr, DENSE_AHEAD: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """z from z0 (stream, H) along all pieces into `knots` (knot, stream, H).
@@ -42,7 +45,9 @@ def forward_kernel(
     each piece are kept in `ys` (slot, stream, HS) and `before` (slot, layer, stream, WS); `bent` keeps
     what the last layer takes in on value legs. Without `SAVE` these hold one stage. A wide column is put
     together in `ks` (stream, HS), what its layers take in goes through
-    `y_halves` and `x_halves`. The hidden units of a tile of entries are shared out to `SHARES`.
+    `y_halves` and `x_halves`. The hidden units of a tile of entries are shared out to `SHARES`. Legs are
+    `DENSE` never, always, or where `leg_crowd` says so: then work is cut into `CROWD` streams, `DN` units
+    and one of `groups` of channels.
     """
     long = streams.to(tl.int64)
     pid = tl.program_id(0)
@@ -131,12 +136,18 @@ def forward_kernel(
             high = tl.zeros([ROWS], tl.int32)
             item = pid
             last_item = 0
-            if not ALONE:
-                # What does not depend on other thread blocks is read before waiting for them.
+            crowd = 0
+            # What does not depend on other thread blocks is read before waiting for them.
+            if not ALONE and DENSE != "always":
                 low = tl.load(stream_first + leg * (streams + 1) + rows, mask=live, other=0)
                 high = tl.load(stream_first + leg * (streams + 1) + rows + 1, mask=live, other=0)
                 item = tl.load(leg_tiles + leg) * SHARES + pid
                 last_item = tl.load(leg_tiles + leg + 1) * SHARES
+            if not ALONE and DENSE != "never":
+                crowd = tl.load(leg_crowd + leg)
+                low = tl.where(crowd > 0, rows * groups, low)
+                high = tl.where(crowd > 0, tl.where(moving, low + groups, low), high)
+                last_item = tl.where(crowd > 0, 0, last_item)
             h = tl.full([ROWS], 1.0 / STEPS, tl.float32)
             for q in range(TOTAL + 1):
                 s = q % STAGES
@@ -192,36 +203,46 @@ def forward_kernel(
                 if not ALONE:  # noqa: SIM102, the first is known when compiling
                     if q < TOTAL:
                         now = item
-                        value, used, stream, to = entries_of(
-                            now // SHARES, last_item // SHARES, tile_channel, tile_first, tile_last,
-                            entry_stream, entry_place, ENTRIES, ENTRIES,
-                        )  # fmt: skip
-                        time_now = (q // STAGES + tl.load(c + s)) * (1.0 / STEPS)
-                        base = bent + (leg * TOTAL + q) * SAVE * long * (2 * WS)
-                        waits += programs
-                        wait_for_all(counter, waits, TOGETHER)
-                        while now < last_item:
-                            if UNITS_FIRST:
-                                units_first(
-                                    base, parts, value, used, stream, to, now % SHARES * UNITS,
-                                    streams, slopes, leg, time_now, head, tail, bias, HS, HP, BN,
-                                    UNITS, WA, WB, WP, VALUES, PARTS, OFFSET, DEGREE, AHEAD, TANH,
-                                    SPLIT, FAST,
-                                )  # fmt: skip
-                            else:
-                                source = before + (DEPTH - 1) * streams * WS
-                                if SAVE:
-                                    source += (slot + q) * long * (DEPTH * WS)
-                                entries_first(
-                                    source, parts, value, used, stream, to, streams, slopes, leg,
-                                    time_now, head, tail, bias, HS, HP, WS, WP, VALUES, PARTS,
-                                    OFFSET, DEGREE, ACT, TANH, SPLIT, FAST,
-                                )  # fmt: skip
-                            now += programs
+                        if DENSE != "always":
                             value, used, stream, to = entries_of(
                                 now // SHARES, last_item // SHARES, tile_channel, tile_first,
                                 tile_last, entry_stream, entry_place, ENTRIES, ENTRIES,
                             )  # fmt: skip
+                        time_now = (q // STAGES + tl.load(c + s)) * (1.0 / STEPS)
+                        base = bent + (leg * TOTAL + q) * SAVE * long * (2 * WS)
+                        waits += programs
+                        wait_for_all(counter, waits, TOGETHER)
+                        if DENSE != "never":
+                            works = tl.cdiv(crowd, CROWD) * (HS // DN) * groups
+                            for work in range(pid, works, programs):
+                                dense_columns(
+                                    base, parts, work, crowd, groups, streams, slopes, leg,
+                                    time_now, head, tail, bias, HS, HP, DN, WA, WB, WP, CHANNELS,
+                                    OFFSET, DEGREE, CROWD, DENSE_AHEAD, TANH, SPLIT, FAST,
+                                )  # fmt: skip
+                        if DENSE != "always":
+                            while now < last_item:
+                                if UNITS_FIRST:
+                                    units_first(
+                                        base, parts, value, used, stream, to, now % SHARES * UNITS,
+                                        streams, slopes, leg, time_now, head, tail, bias, HS, HP, BN,
+                                        UNITS, WA, WB, WP, VALUES, PARTS, OFFSET, DEGREE, AHEAD, TANH,
+                                        SPLIT, FAST,
+                                    )  # fmt: skip
+                                else:
+                                    source = before + (DEPTH - 1) * streams * WS
+                                    if SAVE:
+                                        source += (slot + q) * long * (DEPTH * WS)
+                                    entries_first(
+                                        source, parts, value, used, stream, to, streams, slopes, leg,
+                                        time_now, head, tail, bias, HS, HP, WS, WP, VALUES, PARTS,
+                                        OFFSET, DEGREE, ACT, TANH, SPLIT, FAST,
+                                    )  # fmt: skip
+                                now += programs
+                                value, used, stream, to = entries_of(
+                                    now // SHARES, last_item // SHARES, tile_channel, tile_first,
+                                    tile_last, entry_stream, entry_place, ENTRIES, ENTRIES,
+                                )  # fmt: skip
                         waits += programs
                         wait_for_all(counter, waits, TOGETHER)
             if piece < last_piece:

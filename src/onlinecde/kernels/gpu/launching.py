@@ -14,8 +14,28 @@ from onlinecde.kernels.gpu.assembler import ptxas
 from onlinecde.kernels.gpu.packing import Legs, PackedField, padded, row
 from onlinecde.kernels.gpu.plan import Moves
 
+SHARED = 225_000
+"""Bytes of shared memory a kernel may plan with."""
 ALONE_UP_TO = 8
 """With so many channels or fewer, each thread block takes its streams through the whole solve alone."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """How a value leg on which most channels move is cut into pieces of work."""
+
+    streams: int
+    """Streams in a tile"""
+    columns: int
+    """Hidden units in a block"""
+    groups: int
+    """Groups into which the channels are cut; kernels are not compiled for their number"""
+    ahead: int
+    """Blocks of weights that are read one ahead of the other"""
+
+    def parts_of(self, hidden: int) -> int:
+        """Parts of a stream's gradients, for rows of so many hidden units."""
+        return hidden // self.columns * self.groups
 
 
 @dataclass(frozen=True)
@@ -48,6 +68,9 @@ class Shape:
     """Thread blocks of a solve in which they work together"""
     longest: int
     """Products that may be added up in one sum"""
+    dense: Dense | None
+    """Legs on which most channels move; None where they are as all others"""
+    dense_back: Dense | None
 
 
 def interpreted() -> bool:
@@ -65,14 +88,17 @@ def shape_for(
     programs = 1
     if not interpreted():
         programs = torch.cuda.get_device_properties(legs.slopes.device).multi_processor_count
+    long, broad = row(field.hidden), row(field.width)
+    # Fewer units would leave tensor cores idle.
+    crowds = not alone and long >= 64
     rows = 16
     while not alone and rows < 64 and rows * programs < legs.streams:
         rows *= 2
     if interpreted():
         # The least tensor cores would take: there every number computed costs time.
-        return Shape(rows, 16, 16, 16, 16, 16, 1, 1, 1, 16, 1, 1, alone, programs, 8)
+        dense = _dense(field, legs, 16, 16, programs, 1) if crowds else None
+        return Shape(rows, 16, 16, 16, 16, 16, 1, 1, 1, 16, 1, 1, alone, programs, 8, dense, dense)
     small = wide <= 64
-    long, broad = row(field.hidden), row(field.width)
     entries, entries_back = 64, 64 if small else 32
     # Every meeting costs more the more come: no more thread blocks than can ever have work.
     tiles = legs.values * -(-legs.streams // min(entries, entries_back))
@@ -85,6 +111,22 @@ def shape_for(
     shares = 2 if long == 256 else 1
     # Shared memory holds an entry's rows and two blocks of weights for each part, or one.
     fits = entries * broad + 2 * legs.parts * 64 * broad <= 50_000
+    dense = dense_back = None
+    if crowds:
+        dense = _dense(field, legs, 64, 64, programs, 2)
+    # Where entries come first they are fast, and other code beside them would take their registers.
+    if crowds and (legs.observed is None or padded(field.hidden) > 64 or wide > 128):
+        # Eight warps want 128 units here too, if two blocks of weights, what the last layer takes in and
+        # the gradients of a block fit. Four have no registers for the gradients of many streams.
+        held = (64 + 2 * 128) * broad * (4 if split else 2) + 64 * 128 * (6 if split else 2)
+        dense_back = _dense(
+            field,
+            legs,
+            64 if warps_back == 8 or broad <= 64 else 32,
+            128 if warps_back == 8 and held <= SHARED else 64,
+            programs,
+            2,
+        )
     return Shape(
         rows=rows,
         entries=entries,
@@ -101,7 +143,34 @@ def shape_for(
         alone=alone,
         programs=programs,
         longest=8192,
+        dense=dense,
+        dense_back=dense_back,
     )
+
+
+def _dense(
+    field: PackedField, legs: Legs, streams: int, columns: int, programs: int, ahead: int
+) -> Dense:
+    """Tiles of so many streams, and blocks of so many hidden units or fewer."""
+    long = row(field.hidden)
+    columns = _block(long, columns)
+    tiles = -(-legs.streams // streams) * (long // columns)
+    return Dense(streams, columns, groups_for(legs.values, legs.parts, tiles, programs), ahead)
+
+
+def groups_for(values: int, parts: int, tiles: int, programs: int) -> int:
+    """Groups of channels, at most one for each value, with which all thread blocks are done first.
+
+    Every group makes work of its own for each of `tiles`: to begin it takes about as long as one channel.
+
+    >>> groups_for(9, 1, tiles=64, programs=132)
+    2
+    """
+
+    def turns(groups: int) -> int:
+        return -(-tiles * groups // programs) * (-(-values * parts // groups) + 1)
+
+    return min(range(1, values + 1), key=turns)
 
 
 def counter(device: torch.device) -> Tensor:
@@ -127,10 +196,10 @@ def path_of(legs: Legs) -> tuple[Tensor, Tensor, Tensor]:
 def lists_of(moves: Moves | None, legs: Legs) -> tuple[Tensor, ...]:
     """The move lists, with stand-ins where there are none."""
     if moves is None:
-        return (legs.lengths,) * 7
+        return (legs.lengths,) * 8
     return (
         moves.entry_stream, moves.entry_place, moves.tile_value, moves.tile_first, moves.tile_last,
-        moves.leg_tiles, moves.stream_first,
+        moves.leg_tiles, moves.stream_first, moves.leg_crowd,
     )  # fmt: skip
 
 
@@ -169,6 +238,29 @@ def sizes_of(
         "ROWS": shape.rows,
         "ENTRIES": shape.entries,
     }
+
+
+def dense_of(dense: Dense | None, legs: Legs) -> dict[str, Any]:
+    """How a sweep takes legs on which most channels move."""
+    if dense is None:
+        return {"groups": 0, "DENSE": "never", "CROWD": 16, "DN": 16, "DENSE_AHEAD": 1}
+    return {
+        "groups": dense.groups,
+        # Where anything may move there is no other leg, and no code for one.
+        "DENSE": "always" if legs.observed is None else "some",
+        "CROWD": dense.streams,
+        "DN": dense.columns,
+        "DENSE_AHEAD": dense.ahead,
+    }
+
+
+def room_for(legs: Legs, shape: Shape, shares: int, dense: int) -> int:
+    """Parts of a stage that may stand side by side: `shares` of each entry, or `dense` of each stream."""
+    if shape.alone:
+        return 0
+    entries = legs.values * shares
+    # Where anything may move, either all legs are dense or none is.
+    return legs.streams * (dense if dense and legs.observed is None else max(dense, entries))
 
 
 def _block(size: int, most: int) -> int:

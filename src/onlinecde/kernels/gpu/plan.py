@@ -13,6 +13,9 @@ from torch import Tensor
 
 from onlinecde.kernels.gpu.packing import Legs
 
+DENSE_FROM = 0.6
+"""Where so large a share of what may move on a leg does, its columns are computed for all channels alike."""
+
 
 @dataclass(frozen=True, eq=False)
 class Moves:
@@ -32,6 +35,8 @@ class Moves:
     """(leg + 1): where each leg's tiles begin"""
     stream_first: Tensor
     """(leg, stream + 1): where each stream's entries begin in the order stream, value"""
+    leg_crowd: Tensor
+    """(leg,): how many streams move where most of their values do, else 0; they come first"""
 
 
 def plan_moves(legs: Legs, entries: int) -> Moves:
@@ -43,7 +48,8 @@ def plan_moves(legs: Legs, entries: int) -> Moves:
         if legs.rectilinear
         else torch.arange(number, device=device)
     )
-    moves = (legs.lengths[None, :] > piece[:, None])[:, :, None].expand(-1, -1, values)
+    going = legs.lengths[None, :] > piece[:, None]
+    moves = going[:, :, None].expand(-1, -1, values)
     if legs.observed is not None:
         moves = moves & legs.observed
     one = moves.to(torch.int32)
@@ -68,6 +74,9 @@ def plan_moves(legs: Legs, entries: int) -> Moves:
     tile = torch.arange(number * values * -(-streams // entries), dtype=torch.int32, device=device)
     group = torch.searchsorted(tile_end, tile, right=True).clamp(max=number * values - 1)
     first = value_first[group] + (tile - (tile_end - tiles)[group]) * entries
+    # By the leg alone: what comes later must not move what was before by a bit.
+    crowd = going.sum(1, dtype=torch.int32)
+    dense = each[:, -1] >= DENSE_FROM * values * crowd
     leg_tiles = torch.nn.functional.pad(tile_end.view(number, values)[:, -1], (1, 0))
     return Moves(
         entry_stream,
@@ -78,4 +87,5 @@ def plan_moves(legs: Legs, entries: int) -> Moves:
         torch.minimum(first + entries, value_last[group]),
         leg_tiles,
         stream_first,
+        torch.where(dense, crowd, 0),
     )

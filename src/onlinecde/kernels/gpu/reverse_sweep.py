@@ -17,6 +17,7 @@ from onlinecde.kernels.gpu.arithmetic import (
     wait_for_all,
 )
 from onlinecde.kernels.gpu.columns import column_from, keep_bent
+from onlinecde.kernels.gpu.dense import pull_dense_columns
 from onlinecde.kernels.gpu.entries import (
     add_slope,
     entries_of,
@@ -27,14 +28,14 @@ from onlinecde.kernels.gpu.layers import pull_features
 from onlinecde.kernels.gpu.stages import add_up, pull_combine, put, through_memory
 
 
-@triton.jit(do_not_specialize=["streams", "pieces"])
+@triton.jit(do_not_specialize=["streams", "pieces", "groups"])
 def backward_kernel(
     g_knots, g_z0, g_ks, g_sizes, g_most, grads, before, bent, halves, parts, spill, counter,
     g_time, g_slopes, g_drive,
     time, time_steps, slopes, lengths, slots,
     inner_head, inner_tail, head, tail, bias, table,
     entry_stream, entry_place, tile_channel, tile_first, tile_last, leg_tiles, stream_first,
-    streams, pieces,
+    leg_crowd, streams, pieces, groups,
     H: tl.constexpr, HS: tl.constexpr, HP: tl.constexpr, BH: tl.constexpr, BKH: tl.constexpr,
     W: tl.constexpr, WA: tl.constexpr, WB: tl.constexpr, WP: tl.constexpr, BW: tl.constexpr,
     BK: tl.constexpr, BN: tl.constexpr,
@@ -44,13 +45,15 @@ def backward_kernel(
     WANT_TIME: tl.constexpr, WANT_SLOPES: tl.constexpr, WANT_DRIVE: tl.constexpr,
     ALONE: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
     ROWS: tl.constexpr, ENTRIES: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr,
-    AHEAD: tl.constexpr, TOGETHER: tl.constexpr,
+    AHEAD: tl.constexpr, DENSE: tl.constexpr, CROWD: tl.constexpr, DN: tl.constexpr,
+    DENSE_AHEAD: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """From gradients at the knots (knot, stream, H) to that of z at the start (stream, H).
 
     `g_ks` (slot, stream, HS) takes the gradients of the stages, `g_sizes` (stream,) the size of the
     one at hand and `g_most` (stream,) the largest on value legs, `grads` those before the
-    activations. A tile of entries makes work for `SHARES` in hidden units, each for `BLOCK` entries.
+    activations. A tile of entries makes work for `SHARES` in hidden units, each for `BLOCK` entries;
+    `DENSE` legs are cut as on the way there.
     """
     long = streams.to(tl.int64)
     pid = tl.program_id(0)
@@ -66,6 +69,7 @@ def backward_kernel(
     UNITS: tl.constexpr = HS // SHARES
     UNITS_FIRST: tl.constexpr = HP > 64 or BK < WP
     c = table + 20
+    dense_parts = HS // DN * groups
     rows = pid * ROWS + tl.arange(0, ROWS)
     live = rows < streams
     mine = live[:, None] & (n < H)[None, :]
@@ -160,11 +164,19 @@ def backward_kernel(
             high = tl.zeros([ROWS], tl.int32)
             item = pid
             last_item = 0
-            if not ALONE:
+            crowd = 0
+            if not ALONE and DENSE != "always":
                 low = tl.load(stream_first + leg * (streams + 1) + rows, mask=live, other=0)
                 high = tl.load(stream_first + leg * (streams + 1) + rows + 1, mask=live, other=0)
+                low = low * SHARES
+                high = high * SHARES
                 item = tl.load(leg_tiles + leg) * PIECES + pid
                 last_item = tl.load(leg_tiles + leg + 1) * PIECES
+            if not ALONE and DENSE != "never":
+                crowd = tl.load(leg_crowd + leg)
+                low = tl.where(crowd > 0, rows * dense_parts, low)
+                high = tl.where(crowd > 0, tl.where(moving, low + dense_parts, low), high)
+                last_item = tl.where(crowd > 0, 0, last_item)
             h = tl.full([ROWS], 1.0 / STEPS, tl.float32)
             g_h = tl.zeros([ROWS, WP], tl.float32)
             for less in range(TOTAL + 1):
@@ -173,7 +185,7 @@ def backward_kernel(
                         q = TOTAL - less
                         s = q % STAGES
                         if not ALONE:
-                            g_h = add_up(parts, low * SHARES, (high - low) * SHARES, live, WS, WP)
+                            g_h = add_up(parts, low, high - low, live, WS, WP)
                         g_y = pull_features(
                             g_h, rows, live, before + (slot + q) * long * (DEPTH * WS),
                             grads + (slot + q) * long * (DEPTH * WS), halves, spill,
@@ -242,37 +254,48 @@ def backward_kernel(
                     if less < TOTAL:
                         q = TOTAL - 1 - less
                         now = item
-                        value, used, stream, to = entries_of(
-                            now // SHARES, last_item // SHARES, tile_channel, tile_first, tile_last,
-                            entry_stream, entry_place, ENTRIES, BLOCK,
-                        )  # fmt: skip
-                        time_now = (q // STAGES + tl.load(c + q % STAGES)) * (1.0 / STEPS)
-                        base = bent + (leg * TOTAL + q) * long * (2 * WS)
-                        waits += programs
-                        wait_for_all(counter, waits, TOGETHER)
-                        while now < last_item:
-                            if UNITS_FIRST:
-                                pull_units_first(
-                                    base, g_ks + (slot + q) * long * HS, g_sizes, parts, value,
-                                    used, stream, to * SHARES + now % SHARES, now % SHARES * UNITS,
-                                    streams, slopes, g_slopes, leg, time_now, head, tail, bias,
-                                    HS, HP, BN, UNITS, WA, WB, WP, VALUES, PARTS, OFFSET, DEGREE,
-                                    AHEAD, TANH, WANT_SLOPES, SPLIT, FAST,
-                                )  # fmt: skip
-                            else:
-                                source = before + (slot + q) * long * (DEPTH * WS)
-                                source += (DEPTH - 1) * streams * WS
-                                pull_entries_first(
-                                    source, g_ks + (slot + q) * long * HS, g_sizes, parts, value,
-                                    used, stream, to, streams, slopes, g_slopes, leg, time_now,
-                                    head, tail, bias, HS, HP, BN, WS, WP, VALUES, PARTS, OFFSET,
-                                    DEGREE, ACT, TANH, WANT_SLOPES, SPLIT, FAST,
-                                )  # fmt: skip
-                            now += programs
+                        if DENSE != "always":
                             value, used, stream, to = entries_of(
                                 now // SHARES, last_item // SHARES, tile_channel, tile_first,
                                 tile_last, entry_stream, entry_place, ENTRIES, BLOCK,
                             )  # fmt: skip
+                        time_now = (q // STAGES + tl.load(c + q % STAGES)) * (1.0 / STEPS)
+                        base = bent + (leg * TOTAL + q) * long * (2 * WS)
+                        waits += programs
+                        wait_for_all(counter, waits, TOGETHER)
+                        if DENSE != "never":
+                            works = tl.cdiv(crowd, CROWD) * dense_parts
+                            for work in range(pid, works, programs):
+                                pull_dense_columns(
+                                    base, g_ks + (slot + q) * long * HS, g_sizes, parts, work, crowd,
+                                    groups, streams, slopes, leg, time_now, head, tail, bias, HS,
+                                    HP, DN, WA, WB, WP, CHANNELS, OFFSET, DEGREE, CROWD,
+                                    DENSE_AHEAD, TANH, SPLIT, FAST,
+                                )  # fmt: skip
+                        if DENSE != "always":
+                            while now < last_item:
+                                if UNITS_FIRST:
+                                    pull_units_first(
+                                        base, g_ks + (slot + q) * long * HS, g_sizes, parts, value,
+                                        used, stream, to * SHARES + now % SHARES, now % SHARES * UNITS,
+                                        streams, slopes, g_slopes, leg, time_now, head, tail, bias,
+                                        HS, HP, BN, UNITS, WA, WB, WP, VALUES, PARTS, OFFSET, DEGREE,
+                                        AHEAD, TANH, WANT_SLOPES, SPLIT, FAST,
+                                    )  # fmt: skip
+                                else:
+                                    source = before + (slot + q) * long * (DEPTH * WS)
+                                    source += (DEPTH - 1) * streams * WS
+                                    pull_entries_first(
+                                        source, g_ks + (slot + q) * long * HS, g_sizes, parts, value,
+                                        used, stream, to, streams, slopes, g_slopes, leg, time_now,
+                                        head, tail, bias, HS, HP, BN, WS, WP, VALUES, PARTS, OFFSET,
+                                        DEGREE, ACT, TANH, WANT_SLOPES, SPLIT, FAST,
+                                    )  # fmt: skip
+                                now += programs
+                                value, used, stream, to = entries_of(
+                                    now // SHARES, last_item // SHARES, tile_channel, tile_first,
+                                    tile_last, entry_stream, entry_place, ENTRIES, BLOCK,
+                                )  # fmt: skip
                         waits += programs
                         wait_for_all(counter, waits, TOGETHER)
         g += tl.load(g_knots + piece * long * H + place, mask=mine, other=0.0)

@@ -17,12 +17,14 @@ from onlinecde.kernels.gpu.launching import (
     ALONE_UP_TO,
     Shape,
     counter,
+    dense_of,
     grid_of,
     interpreted,
     lists_of,
     options,
     path_of,
     precision_of,
+    room_for,
     shape_for,
     sizes_of,
 )
@@ -114,7 +116,7 @@ def _forward(
         return knots, [tape]
     stages = legs.slopes.shape[0] * legs.steps * table.stages if save else 1
     bent = new(stages, 2, streams, width, dtype=torch.float16)
-    parts = new(0 if shape.alone else streams * legs.values, hidden)
+    parts = new(room_for(legs, shape, 1, shape.dense.groups if shape.dense else 0), hidden)
     forward_kernel[grid_of(shape, streams)](
         knots, z0.contiguous(), new(streams, hidden), ys, before, bent,
         _halves(streams, hidden, device), _halves(streams, width, device), parts, counter(device),
@@ -122,7 +124,8 @@ def _forward(
         field.inner_head, field.inner_tail, field.inner_bias, field.head, field.tail, field.bias,
         table.numbers, *lists_of(moves, legs), streams, legs.pieces,
         **sizes_of(field, legs, shape, table.stages, shape.columns), SAVE=save,
-        SHARES=shape.shares, AHEAD=shape.ahead, TOGETHER=not interpreted(), **precision_of(split, device),
+        **dense_of(shape.dense, legs), SHARES=shape.shares, AHEAD=shape.ahead,
+        TOGETHER=not interpreted(), **precision_of(split, device),
         **options(shape.warps, together=not shape.alone),
     )  # fmt: skip
     if not save:
@@ -203,7 +206,8 @@ def _backward(
         return Gradients(g_z0, inner, weight, bias, None, None, None)
     # Gradients of the path are added up by one thread block for each entry.
     shares = 1 if want_slopes else shape.shares_back
-    parts = new(0 if shape.alone else streams * legs.values * shares, width)
+    dense = None if want_slopes else shape.dense_back
+    parts = new(room_for(legs, shape, shares, dense.parts_of(hidden) if dense else 0), width)
     with right_ptxas():
         backward_kernel[grid_of(shape, streams)](
             g_knots.contiguous(), g_z0, g_ks, new(streams), g_most, grads, tape.before, tape.bent,
@@ -213,7 +217,7 @@ def _backward(
             field.inner_head, field.inner_tail, field.head, field.tail, field.bias,
             table.numbers, *lists_of(tape.moves, legs), streams, legs.pieces,
             **sizes_of(field, legs, shape, table.stages, shape.columns_back),
-            BLOCK=shape.entries_back, SHARES=shares, AHEAD=2, WANT_TIME=g_time is not None,
+            **dense_of(dense, legs), BLOCK=shape.entries_back, SHARES=shares, AHEAD=2, WANT_TIME=g_time is not None,
             WANT_SLOPES=g_slopes is not None, WANT_DRIVE=g_drive is not None,
             TOGETHER=not interpreted(), **precision_of(tape.split, device),
             **options(shape.warps_back, together=not shape.alone),

@@ -1,0 +1,139 @@
+"""Columns of a value leg on which most channels move: tiles of streams in their own order.
+
+A piece of work is a tile of streams, a block of hidden units and a group of channels. It reads what the
+last layer takes in once for all its channels and adds them up in registers: one part for each
+stream and group on the way there, and for each stream, block and group on the way back. A channel
+that stands still in a stream has dX = 0 and adds nothing.
+"""
+
+# What Triton compiles is no Python to a type checker.
+# pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportAssignmentType=false
+import triton
+import triton.language as tl
+
+from onlinecde.kernels.gpu.arithmetic import power_of_two, slope_at
+from onlinecde.kernels.gpu.columns import (
+    bent_rows,
+    columns_apart,
+    gradient_halves,
+    moved_columns,
+    weight_rows,
+)
+
+
+@triton.jit
+def _work_of(
+    item, crowd, groups, CHANNELS: tl.constexpr, CROWD: tl.constexpr, BLOCKS: tl.constexpr
+):  # fmt: skip
+    """Of a piece of work: its streams, which of them move, block of units, group, first and last channel.
+
+    `crowd` streams move, the first of all. Full groups come first, for the last round is best a short one.
+    """
+    each = tl.cdiv(CHANNELS, groups)
+    tiles = tl.cdiv(crowd, CROWD)
+    stream = item // BLOCKS % tiles * CROWD + tl.arange(0, CROWD)
+    group = item // (tiles * BLOCKS)
+    first = group * each
+    last = tl.minimum(first + each, CHANNELS)
+    return stream, stream < crowd, item % BLOCKS, group, first, last
+
+
+@triton.jit
+def dense_columns(
+    bent, parts, item, crowd, groups, streams, slopes, leg, u, head, tail, bias,
+    HS: tl.constexpr, HP: tl.constexpr, BN: tl.constexpr, WA: tl.constexpr, WB: tl.constexpr,
+    WP: tl.constexpr, CHANNELS: tl.constexpr, OFFSET: tl.constexpr, DEGREE: tl.constexpr,
+    CROWD: tl.constexpr, AHEAD: tl.constexpr, TANH: tl.constexpr, SPLIT: tl.constexpr,
+    FAST: tl.constexpr,
+):  # fmt: skip
+    """sum_j dX_j f_j of a piece of work into `parts` (stream, group, HS)."""
+    long = streams.to(tl.int64)
+    stream, used, block, group, begin, end = _work_of(
+        item, crowd, groups, CHANNELS, CROWD, HS // BN
+    )
+    m = block * BN + tl.arange(0, BN)
+    x, x_b, y, y_b = bent_rows(bent, stream, used, streams, WA, WB, SPLIT)
+    total = tl.zeros([BN, CROWD], tl.float32)
+    for j in tl.range(begin, end, num_stages=AHEAD):
+        dx = slope_at(slopes, leg, stream, j, used, u, long, CHANNELS, DEGREE)
+        w, w_b, v, v_b = weight_rows(head, tail, j + OFFSET, m, HP, WP, WA, WB, SPLIT)
+        shift = tl.load(bias + (j + OFFSET) * HP + m)
+        f = columns_apart(w, w_b, v, v_b, x, x_b, y, y_b, shift, WB, TANH, SPLIT, FAST)
+        total += dx[None, :] * f
+    to = stream * groups + group
+    tl.store(parts + to[None, :] * HS + m[:, None], total, mask=used[None, :])
+
+
+@triton.jit
+def _steepest(
+    slopes, leg, stream, used, begin, end, u, streams,
+    CHANNELS: tl.constexpr, DEGREE: tl.constexpr,
+):  # fmt: skip
+    """The largest |dX/du| of each stream among channels `begin` to `end`."""
+    most = tl.zeros([used.shape[0]], tl.float32)
+    for start in range(begin, end, 16):
+        j = start + tl.arange(0, 16)
+        there = used[:, None] & (j < end)[None, :]
+        dx = slope_at(slopes, leg, stream[:, None], j[None, :], there, u, streams, CHANNELS, DEGREE)
+        most = tl.maximum(most, tl.max(tl.abs(dx), 1))
+    return most
+
+
+@triton.jit
+def _pull(found, w, v, upper, lower, small, SPLIT: tl.constexpr):
+    """Add w^T g (k, row) to `found` for g in `gradient_halves`; few rows apart, as in `columns_apart`."""
+    w = tl.trans(w)
+    if found.shape[0] >= 128:
+        found = tl.dot(w, upper, found)
+        if SPLIT:
+            found = tl.dot(w, lower, found)
+            found = tl.dot(tl.trans(v), small, found)
+    else:
+        found += tl.dot(w, upper) * 0.5
+        if SPLIT:
+            found += tl.dot(w, lower) * 0.5
+            found += tl.dot(tl.trans(v), small) * 0.5
+    return found
+
+
+@triton.jit
+def pull_dense_columns(
+    bent, g_ks, g_sizes, parts, item, crowd, groups, streams, slopes, leg, u, head, tail, bias,
+    HS: tl.constexpr, HP: tl.constexpr, BN: tl.constexpr, WA: tl.constexpr, WB: tl.constexpr,
+    WP: tl.constexpr, CHANNELS: tl.constexpr, OFFSET: tl.constexpr, DEGREE: tl.constexpr,
+    CROWD: tl.constexpr, AHEAD: tl.constexpr, TANH: tl.constexpr, SPLIT: tl.constexpr,
+    FAST: tl.constexpr,
+):  # fmt: skip
+    """Gradients of h of a piece of work into `parts` (stream, group, block, WA + WB).
+
+    They come from those of the stage in `g_ks` (stream, HS), of the sizes `g_sizes` (stream,).
+    """
+    BLOCKS: tl.constexpr = HS // BN
+    long = streams.to(tl.int64)
+    stream, used, block, group, begin, end = _work_of(item, crowd, groups, CHANNELS, CROWD, BLOCKS)
+    m = block * BN + tl.arange(0, BN)
+    x, x_b, y, y_b = bent_rows(bent, stream, used, streams, WA, WB, SPLIT)
+    g = tl.load(g_ks + stream[None, :] * HS + m[:, None], mask=used[None, :], other=0.0)
+    most = _steepest(slopes, leg, stream, used, begin, end, u, long, CHANNELS, DEGREE)
+    power, inverse = power_of_two(tl.load(g_sizes + stream, mask=used, other=0.0) * most)
+    found = tl.zeros([WA, CROWD], tl.float32)
+    found_b = tl.zeros([WB if WB else 16, CROWD], tl.float32)
+    for j in tl.range(begin, end, num_stages=AHEAD):
+        dx = slope_at(slopes, leg, stream, j, used, u, long, CHANNELS, DEGREE)
+        w, w_b, v, v_b = weight_rows(head, tail, j + OFFSET, m, HP, WP, WA, WB, SPLIT)
+        g_f = g * (dx * inverse)[None, :]
+        if TANH:
+            shift = tl.load(bias + (j + OFFSET) * HP + m)
+            f = moved_columns(w, w_b, v, v_b, x, x_b, y, y_b, shift, WB, TANH, SPLIT, FAST)
+            g_f = g_f * (1.0 - f * f)
+        upper, lower, small = gradient_halves(g_f)
+        found = _pull(found, w, v, upper, lower, small, SPLIT)
+        if WB:
+            found_b = _pull(found_b, w_b, v_b, upper, lower, small, SPLIT)
+    # They are 8192 times as much, or half of it.
+    half = (power * 0.000244140625)[None, :]
+    power = half * 0.5 if WA >= 128 else half
+    at = parts + ((stream * groups + group) * BLOCKS + block)[None, :] * (WA + WB)
+    tl.store(at + tl.arange(0, WA)[:, None], found * power, mask=used[None, :])
+    if WB:
+        tl.store(at + (WA + tl.arange(0, WB))[:, None], found_b * half, mask=used[None, :])
