@@ -15,8 +15,8 @@ from onlinecde.kernels.gpu.arithmetic import power_of_two, slope_at
 from onlinecde.kernels.gpu.columns import (
     bent_rows,
     columns_apart,
-    gradient_halves,
     moved_columns,
+    pull_columns,
     weight_rows,
 )
 
@@ -80,23 +80,6 @@ def _steepest(
 
 
 @triton.jit
-def _pull(found, w, v, upper, lower, small, SPLIT: tl.constexpr):
-    """Add w^T g (k, row) to `found` for g in `gradient_halves`; few rows apart, as in `columns_apart`."""
-    w = tl.trans(w)
-    if found.shape[0] >= 128:
-        found = tl.dot(w, upper, found)
-        if SPLIT:
-            found = tl.dot(w, lower, found)
-            found = tl.dot(tl.trans(v), small, found)
-    else:
-        found += tl.dot(w, upper) * 0.5
-        if SPLIT:
-            found += tl.dot(w, lower) * 0.5
-            found += tl.dot(tl.trans(v), small) * 0.5
-    return found
-
-
-@triton.jit
 def pull_dense_columns(
     bent, g_ks, g_sizes, parts, item, crowd, groups, streams, slopes, leg, u, head, tail, bias,
     HS: tl.constexpr, HP: tl.constexpr, BN: tl.constexpr, WA: tl.constexpr, WB: tl.constexpr,
@@ -126,11 +109,8 @@ def pull_dense_columns(
             shift = tl.load(bias + (j + OFFSET) * HP + m)
             f = moved_columns(w, w_b, v, v_b, x, x_b, y, y_b, shift, WB, TANH, SPLIT, FAST)
             g_f = g_f * (1.0 - f * f)
-        upper, lower, small = gradient_halves(g_f)
-        found = _pull(found, w, v, upper, lower, small, SPLIT)
-        if WB:
-            found_b = _pull(found_b, w_b, v_b, upper, lower, small, SPLIT)
-    # They are 8192 times as much, or half of it.
+        found, found_b = pull_columns(found, found_b, g_f, w, w_b, v, v_b, WB, SPLIT)
+    # `pull_columns` finds 8192 times as much, or half of it.
     half = (power * 0.000244140625)[None, :]
     power = half * 0.5 if WA >= 128 else half
     at = parts + ((stream * groups + group) * BLOCKS + block)[None, :] * (WA + WB)

@@ -14,6 +14,7 @@ from onlinecde.kernels.gpu.arithmetic import activate, add_product, power_of_two
 from onlinecde.kernels.gpu.columns import (
     bent_rows,
     column,
+    columns_apart,
     moved_columns,
     pull_columns,
     weight_rows,
@@ -74,7 +75,7 @@ def units_first(
             dx = slope_at(slopes, leg, stream, j, used, u, long, VALUES * PARTS, DEGREE)
             w, w_b, v, v_b = weight_rows(head, tail, j + OFFSET, m, HP, WP, WA, WB, SPLIT)
             shift = tl.load(bias + (j + OFFSET) * HP + m)
-            f = moved_columns(w, w_b, v, v_b, x, x_b, y, y_b, shift, WB, TANH, SPLIT, FAST)
+            f = columns_apart(w, w_b, v, v_b, x, x_b, y, y_b, shift, WB, TANH, SPLIT, FAST)
             total += dx[None, :] * f
         tl.store(parts + to[None, :] * HS + m[:, None], total, mask=used[None, :])
 
@@ -154,12 +155,13 @@ def pull_units_first(
             if TANH:
                 g_f = g_f * (1.0 - f * f)
         found, found_b = pull_columns(found, found_b, g_f, w, w_b, v, v_b, WB, SPLIT)
-    # `pull_columns` finds 8192 times as much.
-    power = (power * 0.0001220703125)[None, :]
+    # `pull_columns` finds 8192 times as much, or half of it.
+    half = (power * 0.000244140625)[None, :]
+    power = half * 0.5 if WA >= 128 else half
     at = parts + to[None, :] * (WA + WB)
     tl.store(at + tl.arange(0, WA)[:, None], found * power, mask=used[None, :])
     if WB:
-        tl.store(at + (WA + tl.arange(0, WB))[:, None], found_b * power, mask=used[None, :])
+        tl.store(at + (WA + tl.arange(0, WB))[:, None], found_b * half, mask=used[None, :])
 
 
 @triton.jit
