@@ -112,21 +112,20 @@ def shape_for(
     # Shared memory holds an entry's rows and two blocks of weights for each part, or one.
     fits = entries * broad + 2 * legs.parts * 64 * broad <= 50_000
     dense = dense_back = None
-    if crowds:
-        dense = _dense(field, legs, 64, 64, programs, 2)
-    # Where entries come first they are fast, and other code beside them would take their registers.
-    if crowds and (legs.observed is None or padded(field.hidden) > 64 or wide > 128):
-        # Eight warps want 128 units here too, if two blocks of weights, what the last layer takes in and
-        # the gradients of a block fit. Four have no registers for the gradients of many streams.
-        held = (64 + 2 * 128) * broad * (4 if split else 2) + 64 * 128 * (6 if split else 2)
-        dense_back = _dense(
-            field,
-            legs,
-            64 if warps_back == 8 or broad <= 64 else 32,
-            128 if warps_back == 8 and held <= SHARED else 64,
-            programs,
-            2,
-        )
+    # Values with counts are mostly sparse, and code for both kinds of legs takes registers from each.
+    if crowds and (legs.observed is None or legs.parts == 1):
+        size = 4 if split else 2  # bytes: two halves of a number, or one
+        held = (64 + 3 * 64) * broad * size
+        dense = _dense(field, legs, 64, 64, programs, ahead=3 if held <= SHARED else 2)
+        if legs.observed is None:
+            warps_back = 8 if long % 128 == 0 and ptxas() is not None else 4
+        if warps_back == 8 and long % 128 == 0:
+            # Shared memory holds what the last layer takes in, a block of weights and its gradients.
+            held = (64 + 128) * broad * size + 64 * 128 * (size + 2)
+            dense_back = _dense(field, legs, 64 if held <= SHARED else 32, 128, programs, ahead=1)
+        elif legs.observed is None:
+            # Four warps have no registers for the gradients of many streams with many features.
+            dense_back = _dense(field, legs, 64 if broad <= 128 else 32, 64, programs, ahead=2)
     return Shape(
         rows=rows,
         entries=entries,
