@@ -38,6 +38,9 @@ CONTROLS = {
     "natural_cubic": (controls.natural_cubic, Measurability.OFFLINE),
 }
 
+READ = 16_384
+"""Rows that a GPU's readout takes in at once, outside training."""
+
 
 @dataclass(frozen=True, eq=False)
 class CDEState(StreamState):
@@ -292,12 +295,23 @@ class NeuralCDE(OnlineModel[CDEState]):
 
     def read(self, z: Tensor, view: Tensor | None) -> Tensor:
         """Outputs of states z (..., hidden) with what the readout sees of the path besides, `view`."""
-        inputs = self.head_inputs(z, view)
         if z.is_cuda and not torch.is_grad_enabled():
-            # A GPU's products round by the number of rows; rounded once, from float64, they do not.
-            weights = {name: weight.double() for name, weight in self.head.named_parameters()}
-            return torch.func.functional_call(self.head, weights, (inputs.double(),)).to(z.dtype)
-        return self.head(inputs)
+            return self._read_once(z, view)
+        return self.head(self.head_inputs(z, view))
+
+    def _read_once(self, z: Tensor, view: Tensor | None) -> Tensor:
+        """`read` rounded once, from float64: a GPU's products alone would round by the number of rows.
+
+        A readout that sees ramps takes in a thousand numbers a row, so rows go through it in blocks.
+        """
+        weights = {name: weight.double() for name, weight in self.head.named_parameters()}
+        states = z.flatten(0, -2).split(READ)
+        views = [None] * len(states) if view is None else view.flatten(0, -2).split(READ)
+        found = [
+            torch.func.functional_call(self.head, weights, (self.head_inputs(*some).double(),))
+            for some in zip(states, views, strict=True)
+        ]
+        return torch.cat(found).to(z.dtype).unflatten(0, z.shape[:-1])
 
     def _read_rows(self, z: Tensor, view: Tensor | None, lengths: Tensor) -> Tensor:
         """`read` at all rows (stream, row, ...); in training an MLP is spared the padding."""
