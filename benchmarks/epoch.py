@@ -6,8 +6,8 @@
 Made series of the size of the paper's mortality task. A step is the forward pass, the loss on one label
 a series, all gradients, and Adam; an epoch is the best step times the number of batches. Every Neural CDE is the
 same network on the same rectilinear path with counts, rk4 (the 3/8 rule), one step a leg. Ours starts
-from the raw series, and on a GPU replays a CUDA graph; torchcde is handed the finished path and PyPOTS
-its masks, time gaps and filled values, all computed beforehand. torchcde runs with `perturb=True`, without
+from the raw series, and on a GPU replays a CUDA graph, as does our GRU-D; torchcde is handed the finished
+path and PyPOTS its masks, time gaps and filled values, all computed beforehand. torchcde runs with `perturb=True`, without
 which it solves another problem, and backpropagates through the solver.
 """
 
@@ -44,27 +44,33 @@ def made_batch(
 
 
 def our_cde(batch: oc.SeriesBatch, labels: torch.Tensor, precision: str) -> Step:
-    from onlinecde.training.graphs import GraphedStep, why_not
-
     channels = batch.values.shape[2]
     # Counts reach 70: at a twentieth of their size states stay in a range where float32 is fair.
     model = oc.NeuralCDE(channels, **SIZES, kind="binary", count_gain=0.05, precision=precision)
-    model = model.to(batch.device).train()
-    if batch.device.type != "cuda" or why_not(model):
+    return _as_fit_does(model.to(batch.device).train(), batch, labels)
+
+
+def our_gru_d(batch: oc.SeriesBatch, labels: torch.Tensor) -> Step:
+    model = oc.GRUD(batch.values.shape[2], GRU_D_HIDDEN, kind="binary").to(batch.device)
+    return _as_fit_does(model.train(), batch, labels)
+
+
+def _as_fit_does(model: Any, batch: oc.SeriesBatch, labels: torch.Tensor) -> Step:
+    """A step from a CUDA graph where `fit` takes one."""
+    from onlinecde.training.graphs import GraphedStep, why_not
+    from onlinecde.training.recurrent_graphs import RecurrentStep
+
+    if why_not(model):
         return _plain(model, batch, labels)
     descent = _adam(model)
-    graphed = GraphedStep(model, streams=len(labels), final=True)
+    captured = GraphedStep if isinstance(model, oc.NeuralCDE) else RecurrentStep
+    graphed = captured(model, streams=len(labels), final=True)
 
     def step() -> None:
         graphed(batch, labels)
         descent.step()
 
     return step
-
-
-def our_gru_d(batch: oc.SeriesBatch, labels: torch.Tensor) -> Step:
-    model = oc.GRUD(batch.values.shape[2], GRU_D_HIDDEN, kind="binary").to(batch.device)
-    return _plain(model.train(), batch, labels)
 
 
 def torchcde_cde(batch: oc.SeriesBatch, labels: torch.Tensor) -> Step:
