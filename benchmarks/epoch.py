@@ -7,8 +7,8 @@ Made series of the size of the paper's mortality task. A step is the forward pas
 a series, all gradients, and Adam; an epoch is the best step times the number of batches. Every Neural CDE is the
 same network on the same rectilinear path with counts, rk4 (the 3/8 rule), one step a leg. Ours starts
 from the raw series, and on a GPU replays a CUDA graph, as does our GRU-D; torchcde is handed the finished
-path and PyPOTS its masks, time gaps and filled values, all computed beforehand. torchcde runs with `perturb=True`, without
-which it solves another problem, and backpropagates through the solver.
+path and PyPOTS its masks, time gaps and filled values, all computed beforehand. torchcde runs with
+`perturb=True`, without which it solves another problem, and backpropagates through the solver.
 """
 
 from __future__ import annotations
