@@ -122,7 +122,7 @@ ON_A_GPU = {
     "beijing_dense": Case((24, 23) * 17, 9, 0.95, False, hidden=256, width=171, depth=1),
     "beijing_wide": Case((9, 7) * 512, 9, 0.95, False, hidden=249, width=196, depth=1),
     "dense_and_not": Case((20, 7, 1) * 30, 37, (0.9, 0.3), False, hidden=82, width=65),
-    "linear_many": Case((20, 11) * 100, 37, 1.0, True, "linear", 82, 65, 2),
+    "linear_many": Case((9, 5) * 100, 37, 1.0, True, "linear", 82, 65, 2),
     "linear_narrow": Case((20, 11) * 40, 37, 1.0, True, "linear", 33, 91, 2),
     "cubic_many": Case((9, 5) * 70, 37, 1.0, True, "natural_cubic", 65, 256, 2),
     "linear_high": Case((9,) * 100, 20, 1.0, False, "linear", 128, 128, precision="high"),

@@ -67,12 +67,13 @@ def test_the_readout_of_series_with_gaps_sees_ramps_unless_told_otherwise(ward, 
 
 def test_with_many_labels_at_rows_the_readout_has_several_members(ward, monkeypatch):
     there = int((~ward.split("train")[1].isnan()).sum())
-    for many, wanted in ((there + 1, (128, 1)), (there, (256, 16))):
+    for many, wanted in ((there + 1, (128, 1, 0)), (there, (256, 16, 256))):
         monkeypatch.setattr(building, "MANY", many)
         config = build_model(ward, "neural-cde").config
-        assert (config["readout_width"], config["readout_members"]) == wanted
-    linear = build_model(ward, "neural-cde", {"readout_width": None}).config
-    assert linear["readout_members"] == 1
+        assert tuple(config[f"readout_{name}"] for name in ("width", "members", "steps")) == wanted
+    for given in ({"readout_width": None}, {"readout_members": 1}):
+        other = build_model(ward, "neural-cde", given).config
+        assert (other["readout_members"], other["readout_steps"]) == (1, 0)
     once = replace(ward, per="stream", labels=ward.labels[:, 0])
     assert build_model(once, "neural-cde").config["readout_members"] == 1
 

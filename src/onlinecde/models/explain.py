@@ -3,7 +3,7 @@
 On every leg the update of z is a sum over the channels that moved, stage by stage, so the step is
 one too. With a linear readout the parts of z become parts of the output, and nothing is left
 over. With a nonlinear one they are weighted by the head's mean gradient on the way from knot to
-knot, found by Gauss-Legendre quadrature; ramps of a number count for that number.
+knot, found by Gauss-Legendre quadrature; ramps and steps of a number count for that number.
 """
 
 from __future__ import annotations
@@ -154,14 +154,23 @@ def _contributions(
         seen = weight[:, :, model.hidden :] * rise[:, None]
         if model.encoding.ramps is not None:
             seen = model.encoding.ramps.by_input(seen)
-        seen = seen.transpose(1, 2)
-        added += seen[:, : laid.channels]
-        # How long ago a channel was observed grows with time, and falls to 0 with its event.
-        ago = seen[:, laid.channels :]
-        if laid.rectilinear and piece % 2 == 0:
-            added[:, 0] += ago.sum(1)
-        else:
-            added[:, 1 : 1 + ago.shape[1]] += ago
+        added += _by_channel(laid, piece, seen.transpose(1, 2))
+        if model.steps is not None:
+            before, after = model.steps.by_input(views[piece : piece + 2])
+            alone = _by_channel(laid, piece, (after - before)[:, :, None])
+            added += model.steps.share * (alone - added)
+    return added
+
+
+def _by_channel(laid: Chain, piece: int, seen: Tensor) -> Tensor:
+    """Parts of what a readout sees (stream, number, output) as parts of the path's channels."""
+    added, ago = seen.split([laid.channels, seen.shape[1] - laid.channels], 1)
+    added = added.clone()
+    # How long ago a channel was observed grows with time, and falls to 0 with its event.
+    if laid.rectilinear and piece % 2 == 0:
+        added[:, 0] += ago.sum(1)
+    else:
+        added[:, 1 : 1 + ago.shape[1]] += ago
     return added
 
 

@@ -25,6 +25,7 @@ from onlinecde.models.contract import (
 )
 from onlinecde.models.explain import Explanation, StepExplanation, explain_path, explain_step
 from onlinecde.models.heads import Head, Kind
+from onlinecde.models.steps import Steps
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import MLPVectorField, integrator, solve_with
 from onlinecde.solvers.fields import Activation
@@ -87,8 +88,10 @@ class NeuralCDE(OnlineModel[CDEState]):
     and not z(t0) alone; `readout_ramps` shows the readout each number of X, and how long ago each
     channel was observed, as itself and as that many ramps between quantiles; `readout_width` makes the
     readout a small MLP, with `readout_dropout` in training and as the mean of `readout_members` that
-    share their weights; `channel_dropout` hides whole channels of a stream, never static features,
-    in training. `gain`, `clip`, `count_scale` and `count_gain` belong to the `Encoding`; fit it on
+    share their weights; `readout_steps` has room for so many steps of single numbers that the readout
+    sees, whose log-odds are averaged with its own (`Steps`, laid by `fit`); `channel_dropout` hides
+    whole channels of a stream, never static features, in training. `gain`, `clip`, `count_scale` and
+    `count_gain` belong to the `Encoding`; fit it on
     training series with `model.encoding.fit(train)`. Solver settings as in `solve`.
 
     >>> model = NeuralCDE(channels=2, hidden=8, width=16, outputs=1)
@@ -119,6 +122,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         readout_width: int | None = None,
         readout_dropout: float = 0.0,
         readout_members: int = 1,
+        readout_steps: int = 0,
         channel_dropout: float = 0.0,
         gain: float = 1.0,
         clip: float | None = None,
@@ -148,6 +152,10 @@ class NeuralCDE(OnlineModel[CDEState]):
             raise ValueError("readout_ramps are of X: give readout_sees_path=True too.")
         if readout_dropout and readout_width is None:
             raise ValueError("readout_dropout is for an MLP: give readout_width too.")
+        if readout_steps and not readout_sees_path:
+            raise ValueError("readout_steps are of X: give readout_sees_path=True too.")
+        if readout_steps and (kind != "binary" or outputs != 1):
+            raise ValueError("readout_steps are of log-odds: give kind='binary' and one output.")
         if not 0 <= channel_dropout < 1:
             raise ValueError(f"channel_dropout is {channel_dropout}: give a share from 0 up to 1.")
         if not 0 <= restoring < float("inf"):
@@ -184,6 +192,8 @@ class NeuralCDE(OnlineModel[CDEState]):
         self.head = Head(
             hidden + seen, outputs, kind, readout_width, readout_dropout, readout_members
         )
+        told = v if self.encoding.ramps is None else self.encoding.ramps.inputs
+        self.steps = Steps(told, readout_steps) if readout_steps else None
         self.integrator = integrator(
             method,
             steps=steps,
@@ -216,6 +226,7 @@ class NeuralCDE(OnlineModel[CDEState]):
             "readout_width": readout_width,
             "readout_dropout": readout_dropout,
             "readout_members": readout_members,
+            "readout_steps": readout_steps,
             "channel_dropout": channel_dropout,
             "gain": gain,
             "clip": clip,
@@ -297,7 +308,13 @@ class NeuralCDE(OnlineModel[CDEState]):
         """Outputs of states z (..., hidden) with what the readout sees of the path besides, `view`."""
         if z.is_cuda and not torch.is_grad_enabled():
             return self._read_once(z, view)
-        return self.head(self.head_inputs(z, view))
+        return self._beside(self.head(self.head_inputs(z, view)), view)
+
+    def _beside(self, outputs: Tensor, view: Tensor | None) -> Tensor:
+        """Outputs of the head with what the steps say; in training the head learns by itself."""
+        if self.steps is None or view is None or self.training:
+            return outputs
+        return self.steps.beside(outputs, view)
 
     def _read_once(self, z: Tensor, view: Tensor | None) -> Tensor:
         """`read` rounded once, from float64: a GPU's products alone would round by the number of rows.
@@ -307,10 +324,11 @@ class NeuralCDE(OnlineModel[CDEState]):
         weights = {name: weight.double() for name, weight in self.head.named_parameters()}
         states = z.flatten(0, -2).split(READ)
         views = [None] * len(states) if view is None else view.flatten(0, -2).split(READ)
-        found = [
-            torch.func.functional_call(self.head, weights, (self.head_inputs(*some).double(),))
-            for some in zip(states, views, strict=True)
-        ]
+        found = []
+        for state, seen in zip(states, views, strict=True):
+            inputs = self.head_inputs(state, seen).double()
+            outputs = torch.func.functional_call(self.head, weights, (inputs,))
+            found.append(self._beside(outputs, None if seen is None else seen.double()))
         return torch.cat(found).to(z.dtype).unflatten(0, z.shape[:-1])
 
     def _read_rows(self, z: Tensor, view: Tensor | None, lengths: Tensor) -> Tensor:

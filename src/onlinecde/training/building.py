@@ -73,6 +73,9 @@ def model_settings(task: Task, name: str, given: Mapping[str, Any] | None = None
         chosen |= {"control": recommend(missing=gaps).control, "counts": gaps, "activation": "silu"}
         if gaps:
             chosen |= _for_gaps(series, given, fixed["static"], _labels_at_rows(task))
+            several = {**chosen, **given}.get("readout_members", 1) > 1
+            if several and (task.kind, task.outputs) == ("binary", 1):
+                chosen["readout_steps"] = 256
     return {**chosen, **given, **fixed}
 
 

@@ -25,6 +25,7 @@ from onlinecde.training.horizons import check_horizons
 from onlinecde.training.journal import Journal
 from onlinecde.training.learnable import check_learnable
 from onlinecde.training.loop import Training, Unwatched, Watch
+from onlinecde.training.readout_steps import fit_steps
 from onlinecde.training.settings import FitError, FitSettings
 from onlinecde.training.task_source import content_of, load_task, registry_source
 from onlinecde.version import __version__
@@ -98,6 +99,7 @@ def fit(
             training = _prepare(loop, ready, task, how, where, watch or Unwatched())
             training.run(lambda _: None, watch or Unwatched())
             fold(ready, training.scales)
+            fit_steps(ready, task, how, watch or Unwatched())
             return _fitted(ready.eval(), training, None)
         about = _about(ready, task, how, source)
         journal = Journal(Path(out), about, fresh=fresh)
@@ -172,6 +174,7 @@ def _in_folder(
             done.ended,
             done.folder,
         )
+    fit_steps(model, task, how, watch)
     summary = {
         "epochs": len(done.history),
         "seconds": sum(entry["seconds"] for entry in done.history),

@@ -1,0 +1,70 @@
+"""The steps that stand beside a readout: found from the training split, when the rest is trained."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onlinecde.data import Task
+from onlinecde.models import NeuralCDE, OnlineModel
+from onlinecde.series import SeriesBatch
+from onlinecde.training.base_rates import class_weight
+from onlinecde.training.batches import seed_for
+from onlinecde.training.boosting import boost
+from onlinecde.training.loop import Watch
+from onlinecde.training.settings import FitSettings
+
+STREAMS = 512
+"""Streams looked at together."""
+
+
+def fit_steps(model: OnlineModel, task: Task, settings: FitSettings, watch: Watch) -> None:
+    """Lay the steps of a model that has room for some, as many as serve the validation split.
+
+    Where none does, the readout's log-odds stay as they are.
+    """
+    if not isinstance(model, NeuralCDE) or model.steps is None:
+        return
+    (lines, labels), (others, other_labels) = (
+        _seen(model, *task.split(name), task.per) for name in ("train", "validation")
+    )
+    found = boost(
+        lines,
+        labels,
+        others,
+        other_labels,
+        most=model.steps.count,
+        seed=seed_for("steps", settings.seed),
+    )
+    if not found.place:
+        watch.note(
+            "no step of a single number lowers the validation loss: none stands beside the readout"
+        )
+        return
+    base = found.base
+    if settings.class_weights == "balanced":
+        base += float(class_weight(task).log())
+    model.steps.put(base, found.place, found.low, found.high, found.height)
+    watch.note(f"{len(found.place)} steps of single numbers stand beside the readout")
+
+
+def _seen(
+    model: NeuralCDE, series: SeriesBatch, labels: Tensor, per: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """What the readout sees of the path where there is a label, (line, number), and the labels (line,)."""
+    lines, wanted = [], []
+    with torch.no_grad():
+        for at in torch.arange(len(series)).split(STREAMS):
+            batch = model.prepare(series[at].to(model.device))
+            path = model.path(batch)
+            view = model.view(path.rows, path.times, model.stamps(batch))
+            assert view is not None
+            known = labels[at].to(view)
+            if per == "stream":
+                view, known = view[:, -1:], known.reshape(len(at), 1)
+            known = known[:, : view.shape[1]]
+            here = ~known.isnan()
+            lines.append(view[here].cpu())
+            wanted.append(known[here].cpu())
+    return torch.cat(lines).float().numpy(), torch.cat(wanted).double().numpy()
