@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import onlinecde as oc
+from onlinecde.models import neural_cde
 from onlinecde.models.steps import Steps
 
 D, NAN = torch.float64, float("nan")
@@ -156,6 +157,22 @@ def _told(model, batch):
     path = model.path(batch)
     z = oc.solve(path, model.field, model.start(path, batch.static)).z
     return z, model.view(path.rows, path.times, model.stamps(batch))
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_in_blocks_as_a_gpu_reads_them_rows_say_the_same(settings, monkeypatch):
+    model, batch = made(dtype=torch.float32, **settings)
+    monkeypatch.setattr(neural_cde, "READ", 7)
+    with torch.no_grad():
+        z, view = _told(model, batch)
+        wanted = model.double().read(z.double(), view.double()).float()
+        model.float()
+        for found, at in (
+            (model._read_once(z, view), slice(None)),
+            (model._read_once(z[:, 2], view[:, 2]), 2),
+        ):
+            torch.testing.assert_close(found, wanted[:, at], rtol=1e-6, atol=1e-6)
+        assert model._read_once(z[:0], view[:0]).shape == (0, 6, 1)
 
 
 def test_steps_are_saved_with_the_model(tmp_path):
