@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 
 from benchmarks.epoch_picture import epoch_figure, epoch_table
 from benchmarks.results_slips import slips_for
+from benchmarks.results_steps import FORMAT as STEPS
+from benchmarks.results_steps import steps_table
 from benchmarks.results_tables import PublishedComparison, PublishedTable
 from benchmarks.tables import README, ROOT, with_part
 from onlinecde.experiments.rendering import cost_panels
@@ -42,6 +44,7 @@ def read_all(folder: Path = RESULTS) -> Found:
         "onlinecde results 1": lambda file, told: PublishedTable(file),
         "onlinecde evaluation 1": PublishedComparison,
         "onlinecde streams 1": lambda file, told: told,
+        STEPS: lambda file, told: {**told, "table": steps_table(told)},
     }
     found = Found()
     for file in sorted(folder.glob("*.json")):
