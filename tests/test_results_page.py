@@ -390,3 +390,27 @@ def test_an_epoch_is_the_best_step_times_the_batches():
     assert lines[3] == "| a peer | 400.0 ms | 20.00 s | 20.0x | 2.00 GiB |"
     labels = [text.get_text() for text in epoch_figure(told).axes[0].texts]
     assert labels == ["1.00 s", "20 s"]
+
+
+def test_what_others_gain_from_the_steps_is_said(folder):
+    assert "Whose the lead is" not in page(folder)
+    told = {
+        "format": "onlinecde steps 1",
+        "command": "python -m benchmarks.results_steps out/reproduce --out results/sepsis-steps.json",
+        "commit": "0123456789abcdef",
+        "models": {
+            "Online NCDE": {"without": [0.81, 0.82], "with": [0.83, 0.82]},
+            "GRU": {"without": [0.8, 0.81], "with": [0.82, 0.84]},
+        },
+        "steps": [0.79, 0.8],
+    }
+    (folder / "sepsis-steps.json").write_text(json.dumps(told))
+    part = page(folder).split("### Whose the lead is")[1]
+    assert lines_from(part, "|")[:5] == [
+        "| model | without steps | with steps | folds |",
+        "|---|---:|---:|---:|",
+        "| Online NCDE | 0.8150 | 0.8250 | 0.830, 0.820 |",
+        "| GRU | 0.8050 | 0.8300 | 0.820, 0.840 |",
+        "| steps alone |  | 0.7950 | 0.790, 0.800 |",
+    ]
+    assert "commit 0123456789ab." in part
