@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numba import njit
 
 ROUNDS = 2000
 BINS = 128
@@ -103,8 +102,11 @@ def _best_step(
     codes: np.ndarray, some: np.ndarray, odds: np.ndarray, labels: np.ndarray, least: int
 ) -> tuple[int, int, float, float] | None:
     """The number, the last bin before the step, and what is added before and after it."""
+    # Here, so that nobody who lays no steps waits for numba.
+    from onlinecde.kernels.cpu.bins import sums_by_bin
+
     chance = 1 / (1 + np.exp(-odds))
-    sums = _sums(codes, some, chance - labels, chance * (1 - chance))
+    sums = sums_by_bin(codes, some, chance - labels, chance * (1 - chance), BINS)
     before = sums.cumsum(1)
     after = before[:, -1:] - before
     fit = (before[:, :, 2] >= least) & (after[:, :, 2] >= least)
@@ -116,20 +118,6 @@ def _best_step(
         -RATE * part[at, bin_, 0] / (part[at, bin_, 1] + RIDGE) for part in (before, after)
     )
     return int(some[at]), int(bin_), float(left), float(right)
-
-
-@njit(cache=True)
-def _sums(codes: np.ndarray, some: np.ndarray, slope: np.ndarray, bend: np.ndarray) -> np.ndarray:
-    """(number, bin, 3): slopes, curvatures and lines added up by bin."""
-    sums = np.zeros((len(some), BINS, 3))
-    for at in range(len(some)):
-        row = codes[some[at]]
-        for line in range(len(row)):
-            here = sums[at, row[line]]
-            here[0] += slope[line]
-            here[1] += bend[line]
-            here[2] += 1.0
-    return sums
 
 
 def _cuts(values: np.ndarray) -> np.ndarray:
