@@ -14,7 +14,6 @@ PLAIN: Mapping[str, Any] = {
     "readout_ramps": 0,
     "readout_width": None,
     "readout_members": 1,
-    "readout_steps": 0,
     "static_in_path": False,
     "rank": None,
     "restoring": 0.0,
