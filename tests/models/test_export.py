@@ -26,11 +26,22 @@ def rows(model, streams, count):
         {"readout_sees_path": True, "readout_ramps": 3},
         {"static": 2, "readout_sees_path": True, "readout_ramps": 3, "readout_width": 5},
         {"control": "linear", "readout_sees_path": True, "readout_ramps": 2},
+        {
+            "readout_sees_path": True,
+            "readout_ramps": 3,
+            "readout_steps": 4,
+            "kind": "binary",
+            "outputs": 1,
+        },
     ],
     ids=str,
 )
 def test_exported_programs_follow_any_number_of_streams(settings, tmp_path):
-    model = oc.NeuralCDE(channels=3, hidden=6, width=5, outputs=2, **settings).eval()
+    model = oc.NeuralCDE(
+        **{"channels": 3, "hidden": 6, "width": 5, "outputs": 2, **settings}
+    ).eval()
+    if model.steps is not None:
+        model.steps.put(-1.0, [0, 2, 7], [0.0, -0.5, 0.1], [1.0, 0.5, 0.4], [1.0, -2.0, 3.0])
     if model.encoding.ramps is not None:
         lines = torch.randn(500, model.encoding.ramps.inputs)
         model.encoding.ramps.fit(lines)
