@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 ROUNDS = 2000
+"""Steps are added in so many rounds at most."""
 BINS = 128
 """Bins of a number; each distinct value has its own where there are fewer."""
 RATE = 0.06
@@ -121,11 +122,15 @@ def _best_step(
 
 
 def _cuts(values: np.ndarray) -> np.ndarray:
-    """Where the bins of a number end: between its distinct values, or at quantiles of them."""
+    """The last value of each bin of a number but one: its distinct values, or quantiles of them.
+
+    They are values that are there, so no bin between two of them is empty.
+    """
     distinct = np.unique(values)
     if len(distinct) <= BINS:
-        return (distinct[1:] + distinct[:-1]) / 2
-    return np.unique(np.quantile(values, np.linspace(0, 1, BINS + 1)[1:-1]))
+        return distinct[:-1]
+    shares = np.linspace(0, 1, BINS + 1)[1:-1]
+    return np.unique(np.quantile(values, shares, method="lower"))
 
 
 def _codes(lines: np.ndarray, cuts: list[np.ndarray]) -> np.ndarray:
