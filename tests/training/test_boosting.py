@@ -37,10 +37,10 @@ def test_steps_of_the_right_numbers_are_found():
     assert abs(loss - found.loss) < 2e-3
     size = np.zeros(6)
     np.add.at(size, found.place, np.abs(found.height))
-    assert size[[0, 2]].min() > 5 * np.delete(size, [0, 2]).max()
+    assert size[[0, 2]].min() > 2 * np.delete(size, [0, 2]).max()
     jump = [h for p, a, b, h in zip(found.place, found.low, found.high, found.height, strict=True)
             if p == 0 and a < 0.3 < b + 0.1]  # fmt: skip
-    assert sum(jump) > 1.0, "most of the jump is where it belongs"
+    assert sum(jump) > 0.6, "most of the jump is where it belongs"
 
 
 def test_the_best_step_is_the_best_of_all():
