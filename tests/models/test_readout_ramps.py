@@ -46,6 +46,14 @@ def made(seed=None, lengths=(6, 3, 1, 5), observed=0.5, dtype=D, **settings):
     return model, series(random, lengths, observed, dtype, static)
 
 
+def with_another_future(batch):
+    """The batch with other values and times from its fifth row on."""
+    values, times = batch.values.clone(), batch.times.clone()
+    values[:, 4:] = torch.where(values[:, 4:].isnan(), 41.0, torch.nan)
+    times[:, 4:] += 0.7
+    return oc.SeriesBatch.from_padded(times, values, batch.rows, batch.static)
+
+
 def for_control(control, **settings):
     """As `made`; with whole rows where the control asks for them."""
     whole = control in ("linear", "hermite")
@@ -206,10 +214,7 @@ def test_stamps_are_of_the_rows_before_the_last_one():
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_editing_the_future_leaves_the_past_bit_for_bit(settings):
     model, batch = made(lengths=(8,) * 6, **settings)
-    values, times = batch.values.clone(), batch.times.clone()
-    values[:, 4:] = torch.where(values[:, 4:].isnan(), 41.0, torch.nan)
-    times[:, 4:] += 0.7
-    edited = oc.SeriesBatch.from_padded(times, values, batch.rows, batch.static)
+    edited = with_another_future(batch)
     at = batch.times[:, 3:4] + 0.1
     with torch.no_grad():
         before, after = model(batch), model(edited)

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from tests.models.test_readout_ramps import CHANNELS, D, series, with_another_future
 
 import onlinecde as oc
 from onlinecde.models import neural_cde
 from onlinecde.models.steps import Steps
 
-D, NAN = torch.float64, float("nan")
-CHANNELS = 3
 RAMPS = {"readout_ramps": 4, "readout_width": 6, "readout_members": 3}
 SETTINGS = [
     {},
@@ -19,15 +18,6 @@ SETTINGS = [
 ]
 
 
-def series(random, lengths, static):
-    times = [random.uniform(-5, 5) + random.uniform(0.2, 1.2, rows).cumsum() for rows in lengths]
-    values = [random.normal(40, 7, (rows, CHANNELS)) for rows in lengths]
-    for table in values:
-        table[random.random(table.shape) >= 0.5] = np.nan
-    features = torch.tensor(random.normal(9, 5, (len(lengths), static))) if static else None
-    return oc.SeriesBatch.from_arrays(times, values, features).to(dtype=D)
-
-
 def made(lengths=(6,) * 5, dtype=D, **settings):
     """A model whose steps stand where its numbers are, and a batch."""
     random = np.random.default_rng()
@@ -35,8 +25,8 @@ def made(lengths=(6,) * 5, dtype=D, **settings):
     model = oc.NeuralCDE(
         CHANNELS, 5, 7, kind="binary", readout_sees_path=True, readout_steps=40, **settings
     ).to(dtype).eval()  # fmt: skip
-    batch = series(random, lengths, static).to(dtype=dtype)
-    model.encoding.fit(series(random, (20,) * 8, static).to(dtype=dtype))
+    batch = series(random, lengths, dtype=dtype, static=static)
+    model.encoding.fit(series(random, (20,) * 8, dtype=dtype, static=static))
     path = model.path(batch)
     seen = model.view(path.rows, path.times, model.stamps(batch)).flatten(0, 1)
     place = random.integers(0, seen.shape[1], 30)
@@ -99,12 +89,8 @@ def test_row_by_row_it_says_what_it_says_of_the_whole(grad, dtype, settings):
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_editing_the_future_leaves_the_past_bit_for_bit(settings):
     model, batch = made(lengths=(8,) * 6, **settings)
-    values, times = batch.values.clone(), batch.times.clone()
-    values[:, 4:] = torch.where(values[:, 4:].isnan(), 41.0, torch.nan)
-    times[:, 4:] += 0.7
-    edited = oc.SeriesBatch.from_padded(times, values, batch.rows, batch.static)
     with torch.no_grad():
-        before, after = model(batch), model(edited)
+        before, after = model(batch), model(with_another_future(batch))
     assert torch.equal(before[:, :4], after[:, :4])
     assert not torch.equal(before[:, 4:], after[:, 4:])
 

@@ -69,8 +69,8 @@ def boost(
     least = max(1, min(LEAST, len(lines) // 100))
     heights: dict[tuple[int, int], float] = {}
     best, best_loss, best_round = (base, dict(heights)), _loss(other_odds, other_labels), 0
+    many = max(1, round(LOOKED_AT * len(able)))
     for number in range(1, ROUNDS + 1 if len(able) else 1):
-        many = max(1, round(LOOKED_AT * len(able)))
         some = able[torch.randperm(len(able), generator=drawn)[:many].numpy()]
         found = _best_step(codes, some, odds, labels, least)
         if found is None:
