@@ -3,6 +3,7 @@
 import json
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 from made_tables import ward_table
@@ -125,6 +126,39 @@ def test_a_run_from_a_copy_without_git_gets_the_commit_of_the_same_files(
         commits.append({made["commit"] for made in json.loads(file.read_text())["made"]})
     assert commits == [{"feedbeef"}, {None}]
     assert commit() is None or len(commit().rstrip("+")) == 40
+
+
+def test_runs_published_before_are_kept_where_they_are_not_at_hand(tmp_path, ward):
+    made_results(tmp_path / "there", ward, commit="made there")
+    file = publish(summary_of(tmp_path / "there", ward), tmp_path / "results", "c")
+    before = {
+        column: read_published(file).entry("Deterioration", column)
+        for column in ("GRU", "Online NCDE")
+    }
+    here = tmp_path / "here"
+    made_results(here, ward, only=["*/Online NCDE"], commit="made here")
+    cells = cells_of(ward, seeds=SEEDS, only=["*/Online NCDE"])
+    (here / cells[1].place / "result.json").unlink()
+    publish(summary_of(here, ward), tmp_path / "results", "c")
+    after = read_published(file)
+    assert after.entry("Deterioration", "GRU") == before["GRU"]
+    mine = after.entry("Deterioration", "Online NCDE").results
+    assert [run["seed"] for run in mine] == SEEDS
+    assert [run["commit"] for run in mine] == ["made here", "made there", "made here"]
+    assert mine[1] == before["Online NCDE"].results[1]
+    twice = file.read_bytes()
+    publish(summary_of(here, ward), tmp_path / "results", "c")
+    assert file.read_bytes() == twice
+
+
+def test_runs_published_before_with_other_settings_are_not_kept(tmp_path, ward):
+    made_results(tmp_path / "there", ward)
+    file = publish(summary_of(tmp_path / "there", ward), tmp_path / "results", "c")
+    gru, *others = ward.columns
+    changed = replace(ward, columns=(replace(gru, settings={**gru.settings, "hidden": 5}), *others))
+    made_results(tmp_path / "here", changed, only=["*/Online NCDE"])
+    publish(summary_of(tmp_path / "here", changed), tmp_path / "results", "c")
+    assert [place["column"] for place in json.loads(file.read_text())["places"]] == ["Online NCDE"]
 
 
 def test_what_is_not_done_cannot_be_published(tmp_path, ward):

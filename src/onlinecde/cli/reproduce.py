@@ -163,7 +163,7 @@ def _publish(
     """Write a file of all that is done of each table."""
     from onlinecde.experiments import ExperimentError, cells_of, summarise, table_names
     from onlinecde.experiments.grid import grid_of
-    from onlinecde.experiments.publishing import command_for, publish
+    from onlinecde.experiments.publishing import command_for, publish, read_published
 
     told = {name: asked[name] for name in ("protocol", "budget", "seeds", "demo")}
     wrote = 0
@@ -173,7 +173,9 @@ def _publish(
             own = table.name not in table_names()
             command = command_for(f"{table.name}.toml" if own else table.name, found=found, **told)
             file = publish(summary, folder, command)
-            typer.echo(f"wrote {file}: {len(summary.results)} runs")
+            kept = len(read_published(file).results) - len(summary.results)
+            more = f", and {kept} published before" if kept else ""
+            typer.echo(f"wrote {file}: {len(summary.results)} runs{more}")
             wrote += 1
         else:
             typer.echo(f"nothing of '{table.name}' is done in {summary.folder}", err=True)

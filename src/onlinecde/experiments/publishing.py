@@ -29,14 +29,18 @@ def publish(summary: Summary, folder: str | os.PathLike[str], command: str) -> P
     """Write what is done of a table as one file, named after it; `command` makes the numbers again.
 
     Everything a reader needs is inside: each run's numbers, settings, versions, machine, commit,
-    and the number published in the paper. The same results give the same bytes.
+    and the number published in the paper. The same results give the same bytes. Runs the file
+    already holds, made elsewhere with the settings the table still has, are kept.
     """
+    home = Path(folder)
+    file = home / f"{published_name(summary)}.json"
+    earlier = _places(read_results(file)) if file.exists() else {}
     models = {column.name: column.model for column in summary.table.columns}
-    places = [
-        _place(entry, models[entry.column])
-        for entry in summary.entries.values()
-        if entry.results or entry.failures
+    found = [
+        _place(entry, models[entry.column], earlier.get(name))
+        for name, entry in summary.entries.items()
     ]
+    places = [place for place in found if place["runs"] or place["failures"]]
     if not any(place["runs"] for place in places):
         raise ExperimentError(
             f"no cell of '{summary.table.name}' is done in {summary.folder} with these settings: "
@@ -61,9 +65,7 @@ def publish(summary: Summary, folder: str | os.PathLike[str], command: str) -> P
         "made": made,
         "places": places,
     }
-    home = Path(folder)
     home.mkdir(parents=True, exist_ok=True)
-    file = home / f"{published_name(summary)}.json"
     replace_file(file, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     return file
 
@@ -111,22 +113,19 @@ def read_published(file: str | os.PathLike[str]) -> Summary:
         columns=tuple(Column(name, model) for name, model in columns.items()),
         rows=tuple(Row(name, place["data"], place["metric"]) for name, place in rows.items()),
     )
-    made = told["made"]
     entries = {
         (row.name, column.name): Entry(row, column.name, None)
         for row in table.rows
         for column in table.columns
     }
-    for place in places:
-        name = place["row"], place["column"]
+    for name, place in _places(told).items():
         theirs = place["published"]
         entries[name] = Entry(
             row=entries[name].row,
             column=place["column"],
             published=None if theirs is None else Published(**theirs),
-            results=tuple({**run, **made[run["made"]]} for run in place["runs"]),
+            results=tuple({**run, **run["made"]} for run in place["runs"]),
             failures=tuple(place["failures"]),
-            wanted=len(place["runs"]),
         )
     protocol, budget = PROTOCOLS[told["protocol"]], BUDGETS[told["budget"]]
     return Summary(
@@ -153,13 +152,27 @@ def read_results(file: str | os.PathLike[str]) -> dict[str, Any]:
     return told
 
 
-def _place(entry: Entry, model: str) -> dict[str, Any]:
+def _places(told: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """The places of a file by row and column, with each run's own circumstances in it."""
+    made = told["made"]
+    return {
+        (place["row"], place["column"]): {
+            **place,
+            "runs": [{**run, "made": made[run["made"]]} for run in place["runs"]],
+        }
+        for place in told["places"]
+    }
+
+
+def _place(entry: Entry, model: str, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
+    settings = _settings_of_all(entry)
+    runs = {_which(result["cell"]): _run(result) for result in entry.results}
     first = entry.results[0] if entry.results else {}
-    settings = dict(first.get("settings", {}))
-    if "fit" in settings:
-        settings["fit"] = {k: v for k, v in settings["fit"].items() if k != "seed"}
-        settings["data"] = {k: v for k, v in settings["data"].items() if k != "fold"}
+    if earlier is not None and earlier["settings"] == settings:
+        runs = {_which(run): run for run in earlier["runs"]} | runs
+        first = first or earlier
     theirs = entry.published
+    asked = [(cell.fold, cell.seed) for cell in entry.cells]
     return {
         "row": entry.row.name,
         "column": entry.column,
@@ -172,9 +185,23 @@ def _place(entry: Entry, model: str) -> dict[str, Any]:
         "published": None
         if theirs is None
         else {"mean": theirs.mean, "std": theirs.std, "nfe": theirs.nfe},
-        "runs": [_run(result) for result in entry.results],
+        "runs": [runs[which] for which in asked if which in runs],
         "failures": list(dict.fromkeys(entry.failures)),
     }
+
+
+def _settings_of_all(entry: Entry) -> dict[str, Any]:
+    """What all runs of a place have in common, as it reads back from a file."""
+    if not entry.cells:
+        return {}
+    settings = json.loads(json.dumps(entry.cells[0].settings))
+    settings["fit"].pop("seed")
+    settings["data"].pop("fold", None)
+    return settings
+
+
+def _which(named: Mapping[str, Any]) -> tuple[int | None, int]:
+    return named.get("fold"), named["seed"]
 
 
 def _run(result: Mapping[str, Any]) -> dict[str, Any]:

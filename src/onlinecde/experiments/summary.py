@@ -24,8 +24,8 @@ class Entry:
     results: tuple[Mapping[str, Any], ...] = ()
     """Of the runs that are done, one a seed, or one a fold and seed."""
     failures: tuple[str, ...] = ()
-    wanted: int = 0
-    """How many runs there should be."""
+    cells: tuple[Cell, ...] = ()
+    """The runs there should be."""
     missing: str = ""
     """Why there is no data, where there is none."""
 
@@ -93,10 +93,10 @@ def summarise(
     """
     missing = missing or {}
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    wanted: dict[tuple[str, str], int] = {}
+    wanted: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         place = cell.row.name, cell.column.name
-        wanted[place] = wanted.get(place, 0) + 1
+        wanted.setdefault(place, []).append(cell)
         result = read_result(folder / cell.place, cell)
         if result is not None:
             found.setdefault(place, []).append(result)
@@ -111,7 +111,7 @@ def summarise(
                 published=row.published.get(column.name),
                 results=tuple(r for r in runs if r["status"] == "done"),
                 failures=tuple(r["reason"] for r in runs if r["status"] == "failed"),
-                wanted=wanted.get(place, 0),
+                cells=tuple(wanted.get(place, ())),
                 missing=missing.get(row.data, ""),
             )
     first = cells[0]
