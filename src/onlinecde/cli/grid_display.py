@@ -16,10 +16,10 @@ from onlinecde.cli.crew import last_words, work_together
 from onlinecde.experiments import ExperimentError, Summary, Table, cells_of
 from onlinecde.experiments.cells import Cell
 from onlinecde.experiments.grid import forget_failures, grid_of
-from onlinecde.experiments.machine import SIDE_BY_SIDE
 from onlinecde.experiments.rendering import cost, evaluations, measured, places, published
 from onlinecde.experiments.running import read_result
 from onlinecde.experiments.summary import Entry
+from onlinecde.sharing import SIDE_BY_SIDE
 
 
 class GridDisplay:

@@ -17,10 +17,8 @@ from typing import Any
 
 import torch
 
+from onlinecde.sharing import side_by_side
 from onlinecde.version import __version__
-
-SIDE_BY_SIDE = "ONLINECDE_SIDE_BY_SIDE"
-"""The variable that tells a process how many work on the machine at once: times depend on it."""
 
 
 def circumstances(device: torch.device | str) -> dict[str, Any]:
@@ -90,8 +88,8 @@ def hardware(device: torch.device) -> dict[str, str | int]:
         "cores": os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
     }
-    if (side_by_side := int(os.environ.get(SIDE_BY_SIDE, "1"))) > 1:
-        told["side_by_side"] = side_by_side
+    if (many := side_by_side()) > 1:
+        told["side_by_side"] = many
     if device.type == "cuda" and torch.cuda.is_available():
         told["gpu"] = torch.cuda.get_device_name(device)
     return told

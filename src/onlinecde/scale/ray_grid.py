@@ -12,7 +12,6 @@ from typing import Any
 from onlinecde.experiments import Cell, Summary, Table
 from onlinecde.experiments import reproduce as reproduce_alone
 from onlinecde.experiments.grid import CLAIM, GridWatch, UnwatchedGrid, forget_failures, run_cells
-from onlinecde.experiments.machine import SIDE_BY_SIDE
 from onlinecde.experiments.running import read_result, record_failure
 from onlinecde.scale.ray_cluster import (
     DEATHS,
@@ -26,6 +25,7 @@ from onlinecde.scale.ray_cluster import (
     room_for,
     worker,
 )
+from onlinecde.sharing import SIDE_BY_SIDE
 from onlinecde.training.claims import claim
 
 _PAUSE = 0.2

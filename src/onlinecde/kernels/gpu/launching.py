@@ -13,6 +13,7 @@ from torch import Tensor
 from onlinecde.kernels.gpu.assembler import ptxas
 from onlinecde.kernels.gpu.packing import Legs, PackedField, padded, row
 from onlinecde.kernels.gpu.plan import Moves
+from onlinecde.sharing import on_the_gpu
 
 SHARED = 225_000
 """Bytes of shared memory a kernel may plan with."""
@@ -100,9 +101,11 @@ def shape_for(
         return Shape(rows, 16, 16, 16, 16, 16, 1, 1, 1, 16, 1, 1, alone, programs, 8, dense, dense)
     small = wide <= 64
     entries, entries_back = 64, 64 if small else 32
-    # Every meeting costs more the more come: no more thread blocks than can ever have work.
+    # Every meeting costs more the more come: no more thread blocks than can ever have work, and of a GPU
+    # that several processes share no more than a share of it, for blocks that wait hold their place.
     tiles = legs.values * -(-legs.streams // min(entries, entries_back))
-    programs = min(programs, max(-(-legs.streams // rows), tiles))
+    share = -(-programs // on_the_gpu())
+    programs = min(programs, max(-(-legs.streams // rows), min(tiles, share)))
     columns_back, warps_back = 64, 4 if small else 8
     if not alone and not small and (long > 64 or wide > 128):
         # Eight warps want 128 units each time, whose weights must fit into shared memory twice.
