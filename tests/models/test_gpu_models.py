@@ -34,12 +34,24 @@ def model(channels=6, **keywords):
     net = oc.NeuralCDE(channels, **settings).to("cuda").eval()
     if net.encoding.ramps is not None:  # before that they are flat
         net.encoding.fit(series(seed=99, static=net.static))
+    if net.steps is not None:
+        g = torch.Generator().manual_seed(2)
+        low = torch.randn(30, generator=g)
+        place = torch.randint(0, 2 * channels, (30,), generator=g)
+        net.steps.put(
+            -0.7,
+            place.tolist(),
+            low.tolist(),
+            (low + 0.5).tolist(),
+            torch.randn(30, generator=g).tolist(),
+        )
     return net
 
 
 RAMPS = {"readout_sees_path": True, "readout_ramps": 4, "readout_width": 16}
 MODELS = [{}, {"precision": "high"}, {"field_sees_path": True, "readout_sees_path": True, "readout_width": 16},
-          {"counts": False, "max_step": 0.2}, RAMPS]  # fmt: skip
+          {"counts": False, "max_step": 0.2}, RAMPS,
+          {**RAMPS, "readout_members": 3, "readout_steps": 40, "kind": "binary", "outputs": 1}]  # fmt: skip
 
 
 @pytest.mark.parametrize("keywords", MODELS)
