@@ -83,14 +83,11 @@ def weight_gradients(
     # The others wait for memory and this one for arithmetic.
     with side:
         fill()
-    # Added up while it still works.
-    inner = [_sum(layer) for layer in inner]
-    of_time = None if of_time is None else _sum(of_time)
     side.join()
     weight, bias = _sum(parts)
     if of_time is not None:
-        weight[0], bias[0] = of_time
-    return inner, weight, bias
+        weight[0], bias[0] = _sum(of_time)
+    return [_sum(layer) for layer in inner], weight, bias
 
 
 def _sum(parts: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
