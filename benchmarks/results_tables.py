@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from onlinecde.experiments import Summary
@@ -81,6 +82,25 @@ class PublishedTable:
             weights = self._place(row, entry.column)["weights"]
             cells += [cost(entry), f"{weights:,}"]
             lines.append(f"| {entry.column} | " + " | ".join(cells) + " |")
+        return "\n".join(lines)
+
+    def by_fold(self, row: str, first: str) -> str:
+        """A line a model, a column a fold; then by how much `first` exceeds it, ± the deviation over folds."""
+        found = {
+            name: {run["fold"]: run["test"] for run in entry.results}
+            for (of, name), entry in self.summary.entries.items()
+            if of == row and entry.results
+        }
+        folds = sorted({fold for runs in found.values() for fold in runs})
+        lines = [f"| model | {' | '.join(f'fold {n}' for n in folds)} | mean | {first} less this |"]
+        lines.append("|---" + "|---:" * (len(folds) + 2) + "|")
+        for name, runs in found.items():
+            cells = [f"{runs[n]:.3f}" if n in runs else "" for n in folds]
+            cells.append(f"{fmean(runs.values()):.3f}")
+            less = [found[first][n] - runs[n] for n in folds if n in runs and n in found[first]]
+            spread = f" ± {stdev(less):.3f}" if len(less) > 1 else ""
+            cells.append("" if name == first or not less else f"{fmean(less):+.3f}{spread}")
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
         return "\n".join(lines)
 
     def streams(self, row: str) -> int:
@@ -181,19 +201,6 @@ class PublishedComparison:
         """The folds that were tested, where the split turned."""
         return [one["fold"] for one in self.told["evaluation"].get("folds", [])]
 
-    def by_fold(self, metric: str = "auc") -> str:
-        """A line a model, a column a fold; of several runs, by the mean of their probabilities."""
-        if not self.folds:
-            raise SystemExit(f"{self.file} is of one split: evaluate runs of folds into it.")
-        heads = [fold.partition(" of ")[0] for fold in self.folds]
-        lines = [f"| model | {' | '.join(heads)} |", "|---" + "|---:" * len(heads) + "|"]
-        for one in (self.told["evaluation"], *self.told["against"]):
-            cells = [
-                interval({"value": fold["metrics"][metric], "low": None}) for fold in one["folds"]
-            ]
-            lines.append(f"| {one['model']} | " + " | ".join(cells) + " |")
-        return "\n".join(lines)
-
     def difference(self, against: str | None = None, metric: str = "auc") -> dict[str, Any]:
         """By how much one run of the first exceeds another model; default: the best of them."""
         names = [one["model"] for one in self.told["against"]]
@@ -252,8 +259,6 @@ def _metric(run: Any, name: str) -> float | None:
 
 
 def _mean(entry: Entry, name: str) -> str:
-    from statistics import fmean, stdev
-
     found = [value for run in entry.results if (value := _metric(run, name)) is not None]
     told = f"{fmean(found):.3f}"
     return told if len(found) < 2 else f"{told} ± {stdev(found):.3f}"
