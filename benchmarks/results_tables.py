@@ -198,8 +198,11 @@ class PublishedComparison:
 
     @property
     def folds(self) -> list[str]:
-        """The folds that were tested, where the split turned."""
-        return [one["fold"] for one in self.told["evaluation"].get("folds", [])]
+        """The folds that were tested."""
+        found = [one["fold"] for one in self.told["evaluation"].get("folds", [])]
+        if not found:
+            raise SystemExit(f"{self.file} is of one split: evaluate runs of folds into it.")
+        return found
 
     def difference(self, against: str | None = None, metric: str = "auc") -> dict[str, Any]:
         """By how much one run of the first exceeds another model; default: the best of them."""

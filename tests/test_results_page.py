@@ -235,13 +235,20 @@ def test_folds_are_shown_where_they_were_judged(folder):
     assert text.index("## Sepsis at every hour") < text.index(title)
     assert "the 3,050 others are dealt by lot into 2 folds" in part
     assert "| GRU | 0.750 (0.740 to 0.760) | 0.100 | +0.050 (+0.030 to +0.070) |" in part
-    assert "| model | fold 1 | fold 2 |" in part
-    assert "| Online NCDE | 0.800 | 0.810 |" in part
-    assert "| GRU-D | 0.750 | none |" in part
-    assert "The runs:" not in part
-    runs = place("Sepsis, hourly", "GRU", [0.7, 0.71], metric="auc")
-    published(folder, "physionet-2019-folds", [runs], folds=2)
-    assert "The runs: `onlinecde reproduce physionet-2019-folds`; 2 runs" in page(folder)
+    assert "fold by fold" not in part
+    recipe, others = "Online NCDE, fit's recipe", {"GRU": [0.7, 0.73], "ODE-RNN": [None, 0.75]}
+    places = []
+    for model, scores in {**others, recipe: [0.8, 0.79]}.items():
+        one = place("Sepsis, hourly", model, scores, metric="auc")
+        runs = [{**run, "seed": 0, "fold": n} for n, run in enumerate(one["runs"], 1)]
+        places.append({**one, "runs": [run for run in runs if run["test"] is not None]})
+    published(folder, "physionet-2019-folds", places, folds=2)
+    lines = page(folder).splitlines()
+    assert f"| model | fold 1 | fold 2 | mean | {recipe} less this |" in lines
+    assert "| GRU | 0.700 | 0.730 | 0.715 | +0.080 ± 0.028 |" in lines
+    assert "| ODE-RNN |  | 0.750 | 0.750 | +0.040 |" in lines
+    assert f"| {recipe} | 0.800 | 0.790 | 0.795 |  |" in lines
+    assert any("`onlinecde reproduce physionet-2019-folds`; 5 runs" in line for line in lines)
 
 
 def test_a_file_of_one_split_is_not_shown_as_folds(folder):
