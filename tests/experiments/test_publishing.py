@@ -114,17 +114,26 @@ def test_the_same_results_give_the_same_bytes(tmp_path, ward):
     assert files[0].stat().st_size < 12_000
 
 
-def test_a_run_from_a_copy_without_git_gets_the_commit_of_the_same_files(
-    tmp_path, ward, monkeypatch
+@pytest.mark.parametrize(
+    ("told", "same", "published"),
+    [
+        (None, True, "feedbeef"),
+        (None, False, None),
+        ("0123+", True, "feedbeef"),
+        ("0123+", False, "0123+"),
+        ("0123", True, "0123"),
+    ],
+)
+def test_a_run_of_files_not_committed_yet_gets_the_commit_of_the_same_files(
+    tmp_path, ward, monkeypatch, told, same, published
 ):
     monkeypatch.setattr(publishing, "commit", lambda: "feedbeef")
-    made_results(tmp_path / "same", ward, commit=None, source=source())
-    made_results(tmp_path / "other", ward, commit=None, source="of another day")
-    commits = []
-    for name in ("same", "other"):
-        file = publish(summary_of(tmp_path / name, ward), tmp_path / f"{name}-results", "c")
-        commits.append({made["commit"] for made in json.loads(file.read_text())["made"]})
-    assert commits == [{"feedbeef"}, {None}]
+    made_results(tmp_path, ward, commit=told, source=source() if same else "of another day")
+    file = publish(summary_of(tmp_path, ward), tmp_path / "results", "c")
+    assert {made["commit"] for made in json.loads(file.read_text())["made"]} == {published}
+
+
+def test_a_commit_is_named_in_full():
     assert commit() is None or len(commit().rstrip("+")) == 40
 
 

@@ -60,7 +60,7 @@ def source() -> str:
     home = Path(__file__).parents[1]
     digest = hashlib.blake2b(digest_size=12)
     for file in sorted(home.rglob("*")):
-        if file.suffix in (".py", ".toml", ".sql"):
+        if file.suffix in (".py", ".toml", ".sql", ".cu", ".cuh"):
             digest.update(file.relative_to(home).as_posix().encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 

@@ -207,9 +207,9 @@ def _which(named: Mapping[str, Any]) -> tuple[int | None, int]:
 def _run(result: Mapping[str, Any]) -> dict[str, Any]:
     told = {name: _rounded(result.get(name)) for name in _OF_A_RUN}
     made = {name: result.get(name) for name in _MADE}
-    if made["commit"] is None and made["source"] == source():
-        # Run from a copy without git, of the very files of this checkout.
-        made["commit"] = commit()
+    if (made["commit"] or "+").endswith("+") and made["source"] == source():
+        # Run from the very files of this checkout, in a copy without git or before they were committed.
+        made["commit"] = commit() or made["commit"]
     which = {name: result["cell"][name] for name in ("fold", "seed") if name in result["cell"]}
     return {**which, **told, "made": made}
 
