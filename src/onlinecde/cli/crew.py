@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from onlinecde.sharing import SIDE_BY_SIDE
+
 _PAUSE = 0.5
 
 
@@ -19,12 +21,12 @@ def work_together(
     *,
     news: Callable[[], None],
     note: Callable[[str], None],
-    environment: Mapping[str, str] | None = None,
 ) -> bool:
     """Run `onlinecde ARGUMENTS` in several processes that share a folder; whether any came to an end.
 
     What they print goes to `worker-N.log` in the folder. `news` is called twice a second and once
-    in the end, `note` where a process died; it is not replaced. All end when this is interrupted.
+    in the end, `note` where a process died; it is not replaced. All end when this is interrupted. They
+    are told how many they are.
     """
     folder.mkdir(parents=True, exist_ok=True)
     threads = str(max(1, (os.cpu_count() or 1) // workers))
@@ -38,7 +40,7 @@ def work_together(
                     command,
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    env={"OMP_NUM_THREADS": threads, **os.environ, **(environment or {})},
+                    env={"OMP_NUM_THREADS": threads, **os.environ, SIDE_BY_SIDE: str(workers)},
                 )
             )
     ended: set[int] = set()

@@ -19,7 +19,6 @@ from onlinecde.experiments.grid import forget_failures, grid_of
 from onlinecde.experiments.rendering import cost, evaluations, measured, places, published
 from onlinecde.experiments.running import read_result
 from onlinecde.experiments.summary import Entry
-from onlinecde.sharing import SIDE_BY_SIDE
 
 
 class GridDisplay:
@@ -131,7 +130,6 @@ def run_together(
         ["reproduce", *arguments],
         news=news,
         note=display.note,
-        environment={SIDE_BY_SIDE: str(workers)},
     )
     if not came and len(waiting) == many:
         raise ExperimentError(f"no worker came to an end: {last_words(out)}")
