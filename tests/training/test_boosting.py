@@ -5,9 +5,11 @@ import pytest
 import torch
 
 import onlinecde as oc
+from onlinecde.artifacts import read_manifest
 from onlinecde.models.steps import Steps
 from onlinecde.training import boosting, fit
 from onlinecde.training.boosting import boost
+from onlinecde.training.metrics import predict_task, score
 
 
 def lines_of(random, many, numbers=6):
@@ -125,7 +127,19 @@ def test_fit_lays_the_steps_of_a_model_that_has_room(tmp_path, per):
         # The label is a matter of time alone, which is the first number.
         assert float(steps.share) == 0.5
         assert steps.height[steps.place == 0].abs().max() == steps.height.abs().max()
-        assert f"{laid} steps of single numbers stand beside the readout" in watch.said
+        judged = read_manifest(tmp_path / "run" / "model").extra["with_steps"]
+        assert judged["steps"] == laid
+        said = f"with them validation loss {judged['validation_loss']:.4f}, auc {judged['validation_auc']:.4f}"
+        assert f"{laid} steps of single numbers stand beside the readout; {said}" in watch.said
+        asked, wanted = task.split("validation")
+        found = predict_task(done.model, asked, "row")
+        assert judged["validation_auc"] == score("binary", "auc", found, wanted, done.model.head)
+        assert judged["validation_auc"] > done.best["validation_auc"]
+        card = (tmp_path / "run" / "model" / "README.md").read_text()
+        assert (
+            f"- Then {laid} steps of single numbers were laid beside the readout: validation"
+            in card
+        )
     assert laid <= 12
     assert done.model.training is False
     # A run that is over is loaded, steps and all; without a folder the same are found.

@@ -16,11 +16,17 @@ def model_card(
     settings: FitSettings,
     best: Mapping[str, Any],
     summary: Mapping[str, Any],
+    with_steps: Mapping[str, Any] | None = None,
 ) -> str:
-    """Write the card of a fitted model; `best` is the log's line of the epoch that was kept."""
+    """Write the card of a fitted model.
+
+    `best` is the log's line of the epoch that was kept, `with_steps` what `fit_steps` returned.
+    """
     weights = sum(p.numel() for p in model.parameters())
-    metric = best.get(f"validation_{task.metric}")
-    said = "has no value on the validation split" if metric is None else f"{metric:.4f}"
+    steps = ""
+    if with_steps is not None:
+        many = f"{with_steps['steps']} steps of single numbers"
+        steps = f"\n- Then {many} were laid beside the readout: {_judged(with_steps, task)}."
     online = {
         "CONTINUOUS": "at any time, from the past alone",
         "DISCRETE": "at the rows, from the past alone",
@@ -40,7 +46,7 @@ def model_card(
 - Channels: {channels}.
 - Static features: {statics}. Times in {task.time_unit}.
 - Kept: epoch {best["epoch"]} of {summary["epochs"]}, chosen on the validation split;
-  validation {task.metric} {said}, loss {best["validation_loss"]:.4f}.
+  {_judged(best, task)}.{steps}
 - Trained for {summary["seconds"]:.0f} s on {summary["device"]}; {summary["ended"]}.
 
 ## Use
@@ -68,3 +74,10 @@ the training data shows; whether that holds for other wards, machines or years m
 |---|---|
 {training}
 """
+
+
+def _judged(found: Mapping[str, Any], task: Task) -> str:
+    """Metric and loss on the validation split, in words."""
+    metric = found.get(f"validation_{task.metric}")
+    said = "has no value on the validation split" if metric is None else f"{metric:.4f}"
+    return f"validation {task.metric} {said}, loss {found['validation_loss']:.4f}"

@@ -174,7 +174,7 @@ def _in_folder(
             done.ended,
             done.folder,
         )
-    fit_steps(model, task, how, watch)
+    with_steps = fit_steps(model, task, how, watch)
     summary = {
         "epochs": len(done.history),
         "seconds": sum(entry["seconds"] for entry in done.history),
@@ -196,8 +196,9 @@ def _in_folder(
             "settings": how.as_json(),
             "validation": {k: v for k, v in done.best.items() if v is not None},
             "training": summary,
+            **({} if with_steps is None else {"with_steps": with_steps}),
         },
-        card=model_card(model, task, how, done.best, summary),
+        card=model_card(model, task, how, done.best, summary, with_steps),
     )
     return done
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,19 +15,23 @@ from onlinecde.training.base_rates import class_weight
 from onlinecde.training.batches import seed_for
 from onlinecde.training.boosting import boost
 from onlinecde.training.loop import Watch
+from onlinecde.training.metrics import UndefinedMetric, predict_task, score
 from onlinecde.training.settings import FitSettings
 
 STREAMS = 512
 """Streams looked at together."""
 
 
-def fit_steps(model: OnlineModel, task: Task, settings: FitSettings, watch: Watch) -> None:
+def fit_steps(
+    model: OnlineModel, task: Task, settings: FitSettings, watch: Watch
+) -> dict[str, Any] | None:
     """Lay the steps of a model that has room for some, as many as serve the validation split.
 
-    Where none does, the readout's log-odds stay as they are.
+    Returns how many there are, and the validation loss and metric with them; None where there are
+    none: then the readout's log-odds stay as they are.
     """
     if not isinstance(model, NeuralCDE) or model.steps is None:
-        return
+        return None
     (lines, labels), (others, other_labels) = (
         _seen(model, *task.split(name), task.per) for name in ("train", "validation")
     )
@@ -41,12 +47,32 @@ def fit_steps(model: OnlineModel, task: Task, settings: FitSettings, watch: Watc
         watch.note(
             "no step of a single number lowers the validation loss: none stands beside the readout"
         )
-        return
-    base = found.base
-    if settings.class_weights == "balanced":
-        base += float(class_weight(task).log())
+        return None
+    weight = class_weight(task) if settings.class_weights == "balanced" else None
+    base = found.base + (0.0 if weight is None else float(weight.log()))
     model.steps.put(base, found.place, found.low, found.high, found.height)
-    watch.note(f"{len(found.place)} steps of single numbers stand beside the readout")
+    loss, value = _judged(model, task, weight)
+    said = "" if value is None else f", {task.metric} {value:.4f}"
+    watch.note(
+        f"{len(found.place)} steps of single numbers stand beside the readout; with them validation "
+        f"loss {loss:.4f}{said}"
+    )
+    return {
+        "steps": len(found.place),
+        "validation_loss": loss,
+        f"validation_{task.metric}": value,
+    }
+
+
+def _judged(model: NeuralCDE, task: Task, weight: Tensor | None) -> tuple[float, float | None]:
+    """Loss and metric on the validation split, the metric None where it has no value."""
+    series, labels = task.split("validation")
+    outputs = predict_task(model, series, task.per)
+    loss = float(model.head.loss(outputs, labels, weight))
+    try:
+        return loss, score(task.kind, task.metric, outputs, labels, model.head)
+    except UndefinedMetric:
+        return loss, None
 
 
 def _seen(
