@@ -91,13 +91,13 @@ class PublishedTable:
             for (of, name), entry in self.summary.entries.items()
             if of == row and entry.results
         }
-        folds = sorted({fold for runs in found.values() for fold in runs})
+        folds, mine = sorted({n for runs in found.values() for n in runs}), found.get(first, {})
         lines = [f"| model | {' | '.join(f'fold {n}' for n in folds)} | mean | {first} less this |"]
         lines.append("|---" + "|---:" * (len(folds) + 2) + "|")
         for name, runs in found.items():
             cells = [f"{runs[n]:.3f}" if n in runs else "" for n in folds]
             cells.append(f"{fmean(runs.values()):.3f}")
-            less = [found[first][n] - runs[n] for n in folds if n in runs and n in found[first]]
+            less = [mine[n] - runs[n] for n in folds if n in runs and n in mine]
             spread = f" ± {stdev(less):.3f}" if len(less) > 1 else ""
             cells.append("" if name == first or not less else f"{fmean(less):+.3f}{spread}")
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
