@@ -25,7 +25,8 @@ test-scale: install
 
 # On a machine with a CUDA device; PYTHON may be any that has torch, triton, pytest and hypothesis.
 test-gpu:
-	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/kernels tests/solvers tests/models
+	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/kernels tests/solvers tests/models \
+		tests/series/test_series_batches.py tests/streaming/test_gpu_engine.py
 
 check: install
 	$(BIN)/ruff format --check .
