@@ -22,7 +22,7 @@ from onlinecde.training.checkpoint import pack_optimiser, unpack_optimiser
 from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import CapturedStep, GraphedStep, why_not
 from onlinecde.training.horizons import HorizonReadout
-from onlinecde.training.metrics import UndefinedMetric, better, predict_task, score
+from onlinecde.training.metrics import better, predict_task, score_or_none
 from onlinecde.training.recurrent_graphs import RecurrentStep
 from onlinecde.training.settings import FitError, FitSettings
 
@@ -113,7 +113,6 @@ class Training:
         self.average = AveragedWeights(model, settings.average) if settings.average else None
         self.best = {name: t.detach().clone() for name, t in model.state_dict().items()}
         self.at = Position(lr=settings.lr)
-        self.metric_defined = True
         self.captured = self._captured_step()
 
     def run(self, save: Callable[[Training], None], watch: Watch) -> None:
@@ -246,12 +245,8 @@ class Training:
         head = self.model.head
         weight = None if self.weight is None else self.weight.cpu()
         loss = float(head.loss(outputs, self.scales.target(self.wanted), weight))
-        try:
-            found = self.scales.outputs(outputs)
-            return loss, score(self.kind, self.metric, found, self.wanted, head)
-        except UndefinedMetric:
-            self.metric_defined = False
-            return loss, None
+        found = self.scales.outputs(outputs)
+        return loss, score_or_none(self.kind, self.metric, found, self.wanted, head)
 
     def _validation_outputs(self) -> Tensor:
         many = self.settings.batch_size

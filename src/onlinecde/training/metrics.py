@@ -103,6 +103,16 @@ def score(task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: He
     return chosen_score(chosen, task_kind, as_probabilities(head, outputs), labels)
 
 
+def score_or_none(
+    task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: Head
+) -> float | None:
+    """`score`, or None where the metric has no value on these labels."""
+    try:
+        return score(task_kind, metric, outputs, labels, head)
+    except UndefinedMetric:
+        return None
+
+
 def as_probabilities(head: Head, outputs: Tensor) -> Tensor:
     """Raw outputs (..., output) as probabilities in float64; numbers of a regression as they are.
 

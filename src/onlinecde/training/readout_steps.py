@@ -15,7 +15,7 @@ from onlinecde.training.base_rates import class_weight
 from onlinecde.training.batches import seed_for
 from onlinecde.training.boosting import boost
 from onlinecde.training.loop import Watch
-from onlinecde.training.metrics import UndefinedMetric, predict_task, score
+from onlinecde.training.metrics import predict_task, score_or_none
 from onlinecde.training.settings import FitSettings
 
 STREAMS = 512
@@ -69,10 +69,7 @@ def _judged(model: NeuralCDE, task: Task, weight: Tensor | None) -> tuple[float,
     series, labels = task.split("validation")
     outputs = predict_task(model, series, task.per)
     loss = float(model.head.loss(outputs, labels, weight))
-    try:
-        return loss, score(task.kind, task.metric, outputs, labels, model.head)
-    except UndefinedMetric:
-        return loss, None
+    return loss, score_or_none(task.kind, task.metric, outputs, labels, model.head)
 
 
 def _seen(
