@@ -1,4 +1,4 @@
-"""The GRU models on a GPU: their captured step is the plain one, and so is a `fit` that replays it."""
+"""The recurrent models on a GPU: their captured step is the plain one, and so is a `fit` that replays it."""
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ MODELS = {
     "GRUdt": (oc.GRUdt, {"readout_width": 16}),
     "GRUdtIntensity": (oc.GRUdtIntensity, {}),
     "GRUD": (oc.GRUD, {"readout_width": 16}),
+    "ODERNN": (oc.ODERNN, {"width": 24, "readout_width": 16}),
 }
 
 
@@ -67,7 +68,9 @@ def test_a_captured_step_follows_the_weights(name):
     assert torch.equal(step(batch, labels), found[0])
 
 
-@pytest.mark.parametrize("model", ["gru", "gru-dt", "gru-dt-intensity", "gru-d", "neural-cde"])
+@pytest.mark.parametrize(
+    "model", ["gru", "gru-dt", "gru-dt-intensity", "gru-d", "ode-rnn", "neural-cde"]
+)
 @pytest.mark.parametrize("per", ["row", "stream", "row with horizons"])
 def test_fit_by_replays_logs_what_the_plain_one_logs(model, per, monkeypatch):
     from onlinecde.data import Task, simulate_ward

@@ -114,8 +114,7 @@ def test_a_state_that_runs_away_is_named():
     batch = made_batch((3,))
     model = oc.ODERNN(channels=3, hidden=4, width=6).double()
     with torch.no_grad():
-        model.field.bias.fill_(1e308)
-        model.field.weight.fill_(1e308)
+        model.field.bias.fill_(torch.inf)
     with pytest.raises(oc.SolverError, match=r"stream 0 at time .*no longer finite"):
         model(batch)
 
@@ -127,3 +126,43 @@ def test_solver_settings_are_checked():
         oc.ODERNN(channels=1, steps=0)
     with pytest.raises(ValueError, match="width is 0"):
         oc.ODERNN(channels=1, width=0)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "silu", "softplus"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"method": "midpoint", "depth": 1}, {"method": "heun", "steps": 3}, {"depth": 4}],
+    ids=str,
+)
+def test_all_rows_at_once_are_the_rows_leg_by_leg(activation, settings, monkeypatch):
+    """What a GPU computes, here in double precision on a CPU."""
+    torch.manual_seed(0)
+    settings = {"hidden": 5, "width": 7, "static": 2, "activation": activation, **settings}
+    model = oc.ODERNN(channels=3, **settings).double()
+    batch = made_batch((20, 3, 9, 1, 17), static=2)
+    batch.values.requires_grad_()
+    model.encoding.fit(made_batch((30, 30), seed=1))
+    wanted = model(batch)
+    weighting = torch.randn(wanted.shape, dtype=torch.float64) * batch.real[:, :, None]
+    inputs = [batch.values, *model.parameters()]
+    gradients = torch.autograd.grad((wanted * weighting).sum(), inputs)
+    monkeypatch.setattr(oc.ODERNN, "_at_once", lambda self, rows, h0: True)
+    found = model(batch)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    mine = torch.autograd.grad((found * weighting).sum(), inputs)
+    for g, expected in zip(mine, gradients, strict=True):
+        torch.testing.assert_close(g, expected, rtol=1e-9, atol=1e-11)
+    with torch.no_grad():
+        torch.testing.assert_close(model(batch), found, rtol=0, atol=0)
+
+
+def test_all_rows_at_once_name_a_state_that_runs_away(monkeypatch):
+    monkeypatch.setattr(oc.ODERNN, "_at_once", lambda self, rows, h0: True)
+    test_a_state_that_runs_away_is_named()
+
+
+def test_all_rows_at_once_are_for_a_gpu_and_steps_that_are_alike():
+    assert oc.ODERNN(channels=1).legs_alike() is None
+    assert "depends on the data" in oc.ODERNN(channels=1, max_step=0.5).legs_alike()
+    assert "leg by leg" in oc.ODERNN(channels=1, gradient="backprop").legs_alike()
+    assert "asked for" in oc.ODERNN(channels=1, backend="cpu").legs_alike()

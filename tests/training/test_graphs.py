@@ -28,11 +28,14 @@ def test_the_masked_loss_is_that_of_the_head(kind, missing, weighted):
 def test_what_cannot_be_captured_is_said():
     with pytest.raises(ValueError, match="the model is on cpu"):
         GraphedStep(oc.NeuralCDE(2, 4, 4), streams=8)
-    for model in (oc.GRU, oc.GRUdt, oc.GRUdtIntensity, oc.GRUD):
+    for model in (oc.GRU, oc.GRUdt, oc.GRUdtIntensity, oc.GRUD, oc.ODERNN):
         assert why_not(model(2, 4)) == "the model is on cpu"
         own = type("Own", (model,), {})
         assert why_not(own(2, 4)) == "Own has no captured step"
-    assert "checks the states" in why_not(oc.ODERNN(2, 4))
+    assert "depends on the data" in why_not(oc.ODERNN(2, 4, max_step=1.0))
+    assert "depends on the data" in why_not(oc.ODERNN(2, 4, method="heun", rtol=1e-3, atol=1e-6))
+    assert "leg by leg" in why_not(oc.ODERNN(2, 4, gradient="adjoint"))
+    assert "was asked for" in why_not(oc.ODERNN(2, 4, backend="torch"))
     assert "natural_cubic" in why_not(oc.NeuralCDE(2, 4, 4, control="natural_cubic"))
     assert "depends on the data" in why_not(oc.NeuralCDE(2, 4, 4, max_step=1.0))
 

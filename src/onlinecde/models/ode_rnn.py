@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from onlinecde.controls import Measurability
 from onlinecde.models.heads import Kind
+from onlinecde.models.ode_recurrence import ode_recurrence
 from onlinecde.models.recurrent import RecurrentModel, Rows
 from onlinecde.solvers import MLPVectorField
 from onlinecde.solvers.chain import Chain, steps_for
 from onlinecde.solvers.counting import note_evaluations
 from onlinecde.solvers.fields import Activation
-from onlinecde.solvers.integrator import integrator
+from onlinecde.solvers.integrator import check_finite, integrator
 
 
 class ODERNN(RecurrentModel):
@@ -103,6 +104,8 @@ class ODERNN(RecurrentModel):
     def trajectory(self, rows: Rows, h0: Tensor, streams: Sequence[Any]) -> Tensor:
         """All h after rows, (row, stream, hidden)."""
         seen = self._sees(rows)
+        if self._at_once(rows, h0):
+            return self._by_rows(seen, rows.clock, h0[:, 0], streams)
         h, after = h0[:, 0], []
         for row in range(len(seen)):
             if row:
@@ -117,6 +120,34 @@ class ODERNN(RecurrentModel):
 
     def carry(self, h: Tensor, since: Tensor, clock: Tensor, streams: Sequence[Any]) -> Tensor:
         return self._go_on(h[:, 0], since, clock, streams)[:, None]
+
+    def legs_alike(self) -> str | None:
+        """Why legs do not all take the same steps with exact gradients in code of our choice; None: they do."""
+        how = self.integrator
+        if how.tolerance is not None or how.max_step is not None:
+            return "the number of steps depends on the data"
+        if how.gradient != "exact":
+            return f"gradient='{how.gradient}' is found leg by leg"
+        return None if how.backend == "auto" else f"backend='{how.backend}' was asked for"
+
+    def _at_once(self, rows: Rows, h0: Tensor) -> bool:
+        """Whether all rows are gone through at once: on a GPU, which would wait for every leg's code."""
+        return h0.is_cuda and self.legs_alike() is None and not rows.clock.requires_grad
+
+    def _by_rows(self, seen: Tensor, clock: Tensor, h0: Tensor, streams: Sequence[Any]) -> Tensor:
+        """`trajectory` in one go."""
+        how = self.integrator
+        gaps = self.scale_gap(clock.diff(dim=0, prepend=clock[:1])).to(h0.dtype)
+        after, before = ode_recurrence(seen, gaps, h0, self.cell, self.field, how.table, how.steps)
+
+        def where(place: int, row: float) -> str:
+            return f"stream {streams[place]!r} at time {float(clock[int(row), place]):g}"
+
+        # A gate shuts out what is infinite: states are looked at before they come to one.
+        check_finite(before, where)
+        evaluations = (len(seen) - 1) * how.steps * how.table.stages
+        note_evaluations(torch.full((len(h0),), evaluations))
+        return after
 
     def _sees(self, rows: Rows) -> Tensor:
         """(..., stream, 2 * channel): values carried forward, and the mask."""

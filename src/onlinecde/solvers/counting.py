@@ -47,6 +47,16 @@ def counting_evaluations() -> Iterator[Evaluations]:
         _counting.reset(token)
 
 
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Nobody counts what is solved inside the block."""
+    token = _counting.set(())
+    try:
+        yield
+    finally:
+        _counting.reset(token)
+
+
 def note_evaluations(nfe: Tensor) -> None:
     """Tell whoever is counting of one solve, nfe (stream,)."""
     if torch.compiler.is_compiling():

@@ -99,7 +99,7 @@ class Integrator:
                 z = adjoint.trajectory(chain, field, self.table, z0, knots, None, where)
             else:
                 z = fixed.trajectory(chain, field, self.table, z0, self.gradient == "exact")
-        _check_finite(z.detach(), where)
+        check_finite(z.detach(), where)
         taken = chain.lengths * chain.steps
         if chain.time_steps is not None:
             leg = torch.arange(chain.time_steps.shape[0], device=chain.lengths.device)[:, None]
@@ -177,7 +177,7 @@ def integrator(
     return Integrator(table, steps, max_step, tolerance, gradient, backend, precision)
 
 
-def _check_finite(z: Tensor, where: Callable[[int, float], str]) -> None:
+def check_finite(z: Tensor, where: Callable[[int, float], str]) -> None:
     """Raise for the first knot and stream at which z (knot, stream, hidden) is not finite."""
     if torch.compiler.is_compiling() or (z.is_cuda and torch.cuda.is_current_stream_capturing()):
         return  # a traced program cannot stop half-way

@@ -15,10 +15,10 @@ from onlinecde.models.channel_dropout import drop_channels
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import fused_gpu
 from onlinecde.solvers.chain import chain
-from onlinecde.solvers.counting import note_evaluations
+from onlinecde.solvers.counting import note_evaluations, uncounted
 from onlinecde.training.horizons import HorizonReadout
 
-RECURRENT = (GRU, GRUdt, GRUdtIntensity, GRUD)
+RECURRENT = (GRU, GRUdt, GRUdtIntensity, GRUD, ODERNN)
 """The recurrent models whose step is captured, by `RecurrentStep`."""
 
 
@@ -26,10 +26,10 @@ def why_not(model: nn.Module) -> str | None:
     """Why a model's step cannot be captured, or None where it can."""
     # A subclass may compute otherwise, and a captured step would pass it by.
     if type(model) in RECURRENT:
+        if isinstance(model, ODERNN) and (reason := model.legs_alike()) is not None:
+            return reason
         where = next(model.parameters()).device.type
         return None if where == "cuda" else f"the model is on {where}"
-    if type(model) is ODERNN:
-        return "its solver checks the states after every row, which a graph cannot"
     if type(model) is not NeuralCDE:
         return f"{type(model).__name__} has no captured step"
     how = model.integrator
@@ -200,7 +200,8 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
     def _compute(self, inputs: Inputs) -> Tensor:
         """Zero the gradients; the loss, and its gradients."""
         torch._foreach_zero_([p.grad for p in self._own if p.grad is not None])
-        loss, total = self._loss(inputs)
+        with uncounted():
+            loss, total = self._loss(inputs)
         found = torch.autograd.grad(total, self._own, allow_unused=True)
         for parameter, g in zip(self._own, found, strict=True):
             if g is not None and parameter.grad is not None:

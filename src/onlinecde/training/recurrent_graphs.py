@@ -1,4 +1,4 @@
-"""The training step of the GRU models as a CUDA graph: one launch in place of many for every row."""
+"""The training step of the recurrent models as a CUDA graph: one launch in place of many for every row."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from onlinecde.models import RecurrentModel
+from onlinecde.models import ODERNN, RecurrentModel
 from onlinecde.series import SeriesBatch
+from onlinecde.solvers.counting import note_evaluations
 from onlinecde.training.graphs import RECURRENT, CapturedStep
 
 
@@ -25,12 +26,19 @@ class _Padded:
 
 
 class RecurrentStep(CapturedStep[RecurrentModel, _Padded]):
-    """The captured step of `GRU`, `GRUdt`, `GRUdtIntensity` and `GRUD`, in training mode as cuDNN asks.
+    """The captured step of the GRU models and `ODERNN`, in training mode as cuDNN asks.
 
     The encoding is part of the graph: fit it before the first step.
     """
 
     takes = RECURRENT
+
+    def __call__(self, batch: SeriesBatch, labels: Tensor) -> Tensor:
+        loss = super().__call__(batch, labels)
+        if isinstance(self.model, ODERNN):
+            how = self.model.integrator
+            note_evaluations((batch.rows - 1) * (how.steps * how.table.stages))
+        return loss
 
     def _room(self, rows: int, batch: SeriesBatch, labels: Tensor) -> _Padded:
         many, values = self.streams, batch.values
