@@ -18,6 +18,8 @@ from benchmarks.results_slips import slips_for
 from benchmarks.results_steps import FORMAT as STEPS
 from benchmarks.results_steps import steps_table
 from benchmarks.results_tables import PublishedComparison, PublishedTable
+from benchmarks.search import FORMAT as SEARCH
+from benchmarks.search import search_table
 from benchmarks.tables import README, ROOT, with_part
 from onlinecde.experiments.rendering import cost_panels
 from onlinecde.files import replace_file
@@ -39,12 +41,13 @@ class Found(dict[str, Any]):
 
 
 def read_all(folder: Path = RESULTS) -> Found:
-    """Every file of results, by name with underscores: a table, a comparison or drawn streams."""
+    """Every file of results, by name with underscores: a table, a comparison, a search or drawn streams."""
     kinds = {
         "onlinecde results 1": lambda file, told: PublishedTable(file),
         "onlinecde evaluation 1": PublishedComparison,
         "onlinecde streams 1": lambda file, told: told,
         STEPS: lambda file, told: {**told, "table": steps_table(told)},
+        SEARCH: lambda file, told: {**told, "table": search_table(told)},
     }
     found = Found()
     for file in sorted(folder.glob("*.json")):

@@ -57,6 +57,7 @@ CDE = {"hidden": (32, 64, 128), "width": (32, 64, 128), "depth": Span(1, 3)}
 """In powers of two: kernels are compiled once for each size."""
 FIRST, FEW = 4, 4
 """A trial ends early from this epoch on, and beside at least so many others."""
+EARLY = "most others were better by then"
 SIZES: Mapping[str, Mapping[str, Span | tuple[int, ...]]] = {
     "gru": STACKED,
     "gru-dt": STACKED,
@@ -151,7 +152,7 @@ def run(cell: Cell, number: int, task: Task, folder: Path, device: str) -> dict[
         )
         ended, history = done.ended, [entry[watch.metric] for entry in done.history]
     except NotWorthIt:
-        ended, history = "most others were better by then", watch.history
+        ended, history = EARLY, watch.history
     except ValueError as error:
         # Training diverged. A GPU without room is not the settings' fault, and no trial.
         shutil.rmtree(folder, ignore_errors=True)
@@ -192,40 +193,53 @@ def work(
             torch.cuda.empty_cache()
 
 
-def gathered(table: str, trials: int, home: Path) -> list[dict[str, Any]]:
-    """What the first so many trials of every model came to; refused while one is missing."""
-    places = [place for _, _, place in trials_of(table, trials)]
-    missing = [str(place) for place in places if not (home / place).exists()]
-    if missing:
-        raise SystemExit(f"{len(missing)} of {len(places)} trials are missing: {missing[0]}, ...")
-    return [json.loads((home / place).read_text(encoding="utf-8")) for place in places]
+def gathered(table: str, trials: int, home: Path) -> dict[str, Any]:
+    """What the first so many trials of every model came to, and by what code on what machines.
+
+    Those that are not there yet are left out.
+    """
+    made: list[dict[str, Any]] = []
+    found = []
+    for cell, number, place in trials_of(table, trials):
+        if not (home / place).exists():
+            continue
+        told = json.loads((home / place).read_text(encoding="utf-8"))
+        by = {name: told.get(name) for name in ("commit", "source", "versions", "hardware")}
+        if by not in made:
+            made.append(by)
+        names = (*EVERY, "readout_width", *SIZES[cell.column.model])
+        drew = {name: told["model"][name] for name in names}
+        drew |= {name: told["fit"][name] for name in TRAINING}
+        came = {
+            name: told[name]
+            for name in ("failed", "validation", "ended", "history")
+            if name in told
+        }
+        found.append(
+            {
+                "column": cell.column.name,
+                "number": number,
+                "drew": drew,
+                **came,
+                "made": made.index(by),
+            }
+        )
+    return {"made": made, "trials": found}
 
 
 def search_table(told: Mapping[str, Any]) -> str:
-    """Trials and what they came to, by model, as Markdown."""
-    lines = [
-        "| model | trials | failed | median | best | its settings |",
-        "|---|---:|---:|---:|---:|---|",
-    ]
+    """How many trials every model had and what they came to, as Markdown."""
     by_model: dict[str, list[Mapping[str, Any]]] = {}
     for trial in told["trials"]:
         by_model.setdefault(trial["column"], []).append(trial)
-    for name, all_of_it in by_model.items():
-        fine = [trial for trial in all_of_it if "failed" not in trial]
-        best = max(fine, key=lambda trial: trial["validation"])
-        values = [trial["validation"] for trial in fine]
-        lines.append(
-            f"| {name} | {len(all_of_it)} | {len(all_of_it) - len(fine)} | {median(values):.3f} "
-            f"| {best['validation']:.3f} | {_settings(best)} |"
-        )
+    lines = ["| model | trials | ended early | diverged | best |", "|---|---:|---:|---:|---:|"]
+    for name, trials in by_model.items():
+        fine = [trial for trial in trials if "failed" not in trial]
+        early = sum(trial["ended"] == EARLY for trial in fine)
+        best = max((trial["validation"] for trial in fine), default=math.nan)
+        failed = len(trials) - len(fine)
+        lines.append(f"| {name} | {len(trials)} | {early} | {failed} | {best:.3f} |")
     return "\n".join(lines)
-
-
-def _settings(trial: Mapping[str, Any]) -> str:
-    names = [*SIZES["ode-rnn"], "layers", *EVERY, "count_gain", "readout_width"]
-    told = {name: trial["model"][name] for name in names if name in trial["model"]}
-    told |= {name: trial["fit"][name] for name in TRAINING}
-    return ", ".join(f"{name} {value}" for name, value in told.items())
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -238,8 +252,11 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="gather the trials in this file")
+    parser.add_argument("--gather", action="store_true", help="run nothing, gather what there is")
     asked = parser.parse_args(words)
-    if asked.workers > 1:
+    if asked.gather:
+        pass
+    elif asked.workers > 1:
         command = [sys.executable, "-m", "benchmarks.search", asked.table]
         command += ["--trials", str(asked.trials), "--home", str(asked.home)]
         command += ["--device", asked.device]
@@ -254,15 +271,22 @@ def main(words: Sequence[str] | None = None) -> None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         work(asked.table, asked.trials, asked.home, device)
     if asked.out is not None:
-        trials = gathered(asked.table, asked.trials, asked.home)
+        command = f"python -m benchmarks.search {asked.table} --trials {asked.trials}"
         told = {
             "format": FORMAT,
             "table": asked.table,
-            "command": f"python -m benchmarks.search {asked.table} --trials {asked.trials} --out {asked.out}",
-            "trials": trials,
+            "command": f"{command} --out {asked.out}",
+            **gathered(asked.table, asked.trials, asked.home),
         }
-        asked.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        lines = [json.dumps(trial) for trial in told.pop("trials")]
+        head = json.dumps(told, indent=1).removesuffix("\n}")
+        asked.out.write_text(
+            head + ',\n "trials": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n", encoding="utf-8"
+        )
+        told = json.loads(asked.out.read_text(encoding="utf-8"))
         print(search_table(told))
+        if missing := len(trials_of(asked.table, asked.trials)) - len(lines):
+            print(f"{missing} trials are missing: the same command goes on.")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import statistics
 from dataclasses import replace
 
@@ -225,3 +226,9 @@ def test_two_workers_share_the_cells_and_publishing_runs_nothing(tmp_path, monke
     assert published["command"] == "onlinecde reproduce ward.toml"
     tests = {place["column"].lower(): place["runs"][0]["test"] for place in published["places"]}
     assert tests == pytest.approx({name: one["test"] for name, one in found.items()}, rel=1e-5)
+    # One column again, as if it alone were at hand: the other stays published.
+    shutil.rmtree(next(out.rglob("gru-d")))
+    only = ("--only", "*/GRU", "--seeds", "0", "--publish", str(target), "--out", str(out))
+    told = CliRunner().invoke(app, ["reproduce", ward_table(tmp_path), *only])
+    assert "1 runs, and 1 published before" in told.output
+    assert json.loads((target / "ward.json").read_text()) == published

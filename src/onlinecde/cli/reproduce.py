@@ -160,18 +160,25 @@ def _found(places: list[Path]) -> list[dict[str, Any]]:
 def _publish(
     tables: list[Table], out: Path, folder: Path, asked: dict[str, Any], found: list[Path]
 ) -> None:
-    """Write a file of all that is done of each table."""
+    """Write a file of all that is done of each table, and of what it held before.
+
+    `only` and `seeds` say what was run, and take nothing from what is published.
+    """
     from onlinecde.experiments import ExperimentError, cells_of, summarise, table_names
     from onlinecde.experiments.grid import grid_of
     from onlinecde.experiments.publishing import command_for, publish, read_published
 
-    told = {name: asked[name] for name in ("protocol", "budget", "seeds", "demo")}
+    told = {name: asked[name] for name in ("protocol", "budget", "demo")}
     wrote = 0
     for table in (grid_of(table) for table in tables):
-        summary = summarise(table, cells_of(table, **asked), out)
+        more_seeds = [seed for seed in asked["seeds"] if seed not in table.seeds]
+        seeds = [*table.seeds, *more_seeds] if more_seeds else []
+        every = {**asked, "only": (), "seeds": seeds}
+        summary = summarise(table, cells_of(table, **every), out)
         if summary.results:
             own = table.name not in table_names()
-            command = command_for(f"{table.name}.toml" if own else table.name, found=found, **told)
+            name = f"{table.name}.toml" if own else table.name
+            command = command_for(name, found=found, seeds=seeds, **told)
             file = publish(summary, folder, command)
             kept = len(read_published(file).results) - len(summary.results)
             more = f", and {kept} published before" if kept else ""
