@@ -24,8 +24,9 @@ class ODERNN(RecurrentModel):
 
     A neural ODE is a CDE whose only channel is time, so a stretch without events is a time leg,
     solved as `solve` does with the same settings (`max_step` in the units of the series' times),
-    and with gradients that keep h at its ends alone. `width`, `depth` and `activation` are the
-    MLP's. At a row the GRU sees values carried forward and the mask of what was observed. Time is
+    and with gradients that keep h at its ends alone; on a GPU, where all legs take as many steps, all
+    rows at once, with gradients that keep what each layer took in. `width`, `depth` and `activation`
+    are the MLP's. At a row the GRU sees values carried forward and the mask of what was observed. Time is
     scaled by `model.encoding`, fitted with `model.encoding.fit(train)`. Static features enter as
     the state before the first row, a linear map of them.
 
