@@ -19,7 +19,7 @@ from benchmarks.results_steps import FORMAT as STEPS
 from benchmarks.results_steps import steps_table
 from benchmarks.results_tables import PublishedComparison, PublishedTable
 from benchmarks.search import FORMAT as SEARCH
-from benchmarks.search import search_table
+from benchmarks.search import by_model, search_table
 from benchmarks.tables import README, ROOT, with_part
 from onlinecde.experiments.rendering import cost_panels
 from onlinecde.files import replace_file
@@ -47,7 +47,7 @@ def read_all(folder: Path = RESULTS) -> Found:
         "onlinecde evaluation 1": PublishedComparison,
         "onlinecde streams 1": lambda file, told: told,
         STEPS: lambda file, told: {**told, "table": steps_table(told)},
-        SEARCH: lambda file, told: {**told, "table": search_table(told)},
+        SEARCH: lambda file, told: _search(told),
     }
     found = Found()
     for file in sorted(folder.glob("*.json")):
@@ -56,6 +56,11 @@ def read_all(folder: Path = RESULTS) -> Found:
             raise SystemExit(f"{file} is none of: {', '.join(kinds)}. Write it with --publish.")
         found[file.stem.replace("-", "_")] = kinds[told["format"]](file, told)
     return found
+
+
+def _search(told: dict[str, Any]) -> dict[str, Any]:
+    many = [len(trials) for trials in by_model(told).values()]
+    return {**told, "table": search_table(told), "fewest": min(many), "most": max(many)}
 
 
 def page(folder: Path = RESULTS) -> str:

@@ -227,13 +227,18 @@ def gathered(table: str, trials: int, home: Path) -> dict[str, Any]:
     return {"made": made, "trials": found}
 
 
+def by_model(told: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """The trials of each model."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for trial in told["trials"]:
+        found.setdefault(trial["column"], []).append(trial)
+    return found
+
+
 def search_table(told: Mapping[str, Any]) -> str:
     """How many trials every model had and what they came to, as Markdown."""
-    by_model: dict[str, list[Mapping[str, Any]]] = {}
-    for trial in told["trials"]:
-        by_model.setdefault(trial["column"], []).append(trial)
     lines = ["| model | trials | ended early | diverged | best |", "|---|---:|---:|---:|---:|"]
-    for name, trials in by_model.items():
+    for name, trials in by_model(told).items():
         fine = [trial for trial in trials if "failed" not in trial]
         early = sum(trial["ended"] == EARLY for trial in fine)
         best = max((trial["validation"] for trial in fine), default=math.nan)
