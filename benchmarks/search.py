@@ -1,12 +1,12 @@
 """The same number of trials for every model of a table: settings by lot, judged on the validation split.
 
-    python -m benchmarks.search physionet-2019 --trials 40 --workers 8 --out results/search-physionet-2019.json
+    python -m benchmarks.search physionet-2019 --trials 20 --workers 8 --out results/search-physionet-2019.json
 
 Settings that all models have are drawn from the same spans, sizes from the paper's. What a trial draws
 depends on its table, model and number alone, so that any process anywhere draws the same, and more trials are
-the same ones and some more. After four epochs a trial ends where most others of its model were better by
-then. `fit`'s recipe is not searched here: its settings are `fit`'s defaults. Started
-again, or by several processes at once, the search goes on in its folder. The test split is never looked at.
+the same ones and some more. After four epochs a trial ends where most others of its model were better by then.
+`fit`'s recipe is not searched here: its settings are `fit`'s defaults. Started again, or by several processes at
+once, the search goes on in its folder. The test split is never looked at.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from onlinecde.training import FitSettings, fit, read_log
 from onlinecde.training.claims import claim
 from onlinecde.training.loop import Unwatched
 from onlinecde.training.search_spaces import Span
+from onlinecde.training.tuning import NotWorthIt
 
 FORMAT = "onlinecde search 1"
 RECIPE = "Online NCDE, fit's recipe"
@@ -98,10 +99,6 @@ def trials_of(table: str, trials: int) -> list[tuple[Cell, int, Path]]:
         for number in range(trials)
         for cell in searched
     ]
-
-
-class NotWorthIt(Exception):  # noqa: N818 - a decision, not a fault
-    """A trial that is worse than most others of its model were by then."""
 
 
 class _Beside(Unwatched):
@@ -168,7 +165,6 @@ def work(
     home: Path,
     device: str,
     load: Callable[[Cell], Task] = cell_task,
-    go_on: Callable[[], bool] = lambda: True,
 ) -> None:
     """Run trials that nobody has run or is running, until none is left."""
     task: Task | None = None
@@ -178,7 +174,7 @@ def work(
         if mine is None:
             continue
         try:
-            if file.exists() or not go_on():
+            if file.exists():
                 continue
             task = load(cell) if task is None else task
             told = run(cell, number, task, file.with_suffix(""), device)

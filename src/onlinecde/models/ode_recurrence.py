@@ -12,19 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onlinecde.models.row_blocks import (
-    Collect,
-    beside,
-    blocks,
-    joined,
-    project,
-    room,
-    sigmoid_back,
-    tanh_back,
-    where_positive,
-)
+from onlinecde.models.recurrences import gru_rows, gru_rows_back
+from onlinecde.models.row_blocks import tanh_back
 from onlinecde.solvers import MLPVectorField
 from onlinecde.solvers.fields import ACTIVATIONS
+from onlinecde.solvers.grouped import through_activation
 from onlinecde.solvers.tableau import Tableau
 
 
@@ -48,8 +40,8 @@ def ode_recurrence(
     about = _About(table, steps, field.activation, torch.is_grad_enabled())
     return _ODERecurrence.apply(
         about,
-        x,
         gaps[:, :, None],
+        x,
         h0,
         cell.weight_ih,
         cell.bias_ih,
@@ -147,8 +139,7 @@ def _through_leg(
     depth = len(inner) // 2
     stage = about.steps * table.stages
     for _ in range(about.steps):
-        g_ys: list[Tensor] = []
-        """From the last stage to the first"""
+        g_ys: list[Tensor] = []  # from the last stage to the first
         for s in range(table.stages - 1, -1, -1):
             stage -= 1
             g_k = to.inputs[depth][row, stage]
@@ -162,7 +153,10 @@ def _through_leg(
                 bent = (tape.before[layer] if about.from_before else tape.inputs[layer + 1])[
                     row, stage
                 ]
-                _bend_back(about.activation, g_u, bent, into)
+                if about.activation == "tanh":
+                    tanh_back(g_u, bent, grad_input=into)  # the usual one, in place
+                else:
+                    into.copy_(through_activation(about.activation, g_u, bent))
                 g_u = into @ inner[2 * layer]
             g_ys.append(g_u)
         g = g + g_ys[0]
@@ -171,25 +165,13 @@ def _through_leg(
     return g
 
 
-def _bend_back(name: str, g: Tensor, bent: Tensor, into: Tensor) -> None:
-    """The gradient before an activation from that after it."""
-    if name == "tanh":
-        tanh_back(g, bent, grad_input=into)
-    elif name == "relu":
-        into.copy_(where_positive(g, bent, 0))
-    elif name == "silu":
-        into.copy_(torch.ops.aten.silu_backward(g, bent))
-    else:
-        into.copy_(torch.ops.aten.softplus_backward(g, bent, 1, 20))
-
-
 class _ODERecurrence(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
         about: _About,
-        x: Tensor,
         gaps: Tensor,
+        x: Tensor,
         h0: Tensor,
         inward: Tensor,
         inward_bias: Tensor,
@@ -197,73 +179,33 @@ class _ODERecurrence(torch.autograd.Function):
         bias: Tensor,
         *field: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        gates, trail = room(x, h0)
-        heard, between = torch.empty_like(trail[1:]), torch.empty_like(trail[1:])
-        u_r, u_z, u_n = (part.T for part in recurrent.chunk(3))
-        b_n = bias.chunk(3)[2]
-        # The recurrent biases of r and z stand where the inward ones do.
-        shift = inward_bias + torch.cat([bias[: -len(b_n)], torch.zeros_like(b_n)])
-        seen, weight = beside([x]), torch.cat([inward, shift[:, None]], 1)
         tape = _Tape.blank(about, len(x), h0, field)
-        each = list(zip(*gates, heard, trail[1:], strict=False))
-        for block in blocks(len(x)):
-            project(seen, weight, gates, block)
-            for row, (r, z, new, told, out) in enumerate(each[block], block.start):
-                h = between[row].copy_(
-                    _leg(about, trail[row], gaps[row], field, tape, row if about.keep else 0)
-                    if row
-                    else h0
-                )
-                r.addmm_(h, u_r).sigmoid_()
-                z.addmm_(h, u_z).sigmoid_()
-                torch.addmm(b_n, h, u_n, out=told)
-                new.addcmul_(r, told).tanh_()
-                torch.lerp(new, h, z, out=out)
+
+        def between(row: int, h: Tensor) -> Tensor:
+            return _leg(about, h, gaps[row], field, tape, row if about.keep else 0)
+
+        after, kept = gru_rows(x, h0, inward, inward_bias, recurrent, bias, between)
         if about.keep:
             ctx.about, ctx.tape = about, tape
-            ctx.save_for_backward(gaps, seen, weight, recurrent, gates, between, heard, *field)
-        ctx.mark_non_differentiable(between)
-        return trail[1:], between
+            ctx.save_for_backward(gaps, *kept, *field)
+        ctx.mark_non_differentiable(before := kept[-2])
+        return after, before
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        gaps, seen, weight, recurrent, gates, between, heard, *field = ctx.saved_tensors
-        about, tape, field = ctx.about, ctx.tape, tuple(field)
-        u_r, u_z, u_n = recurrent.chunk(3)
-        n = len(u_r)
-        collect = Collect(seen, weight, seen.shape[2] - 1 if ctx.needs_input_grad[1] else 0)
-        g_recurrent, g_bias = seen.new_zeros(3, n, n), seen.new_zeros(n)
+        gaps, *saved = ctx.saved_tensors
+        kept, field = saved[:6], tuple(saved[6:])
+        about, tape = ctx.about, ctx.tape
         to = _Tape([torch.empty_like(each) for each in (*tape.inputs[1:], tape.inputs[0])], [])
-        carried = torch.zeros_like(between[0])
-        each = list(zip(between, *gates, heard, grads[0], strict=False))
-        for block in reversed(blocks(len(heard))):
-            g_told = torch.empty_like(heard[block])
-            g_gates = torch.empty_like(gates[:, block][:, : len(g_told)])
-            into = [*zip(*g_gates, g_told, strict=True)]
-            for row in range(block.start + len(g_told) - 1, block.start - 1, -1):
-                h, r, z, new, told, g_out = each[row]
-                to_r, to_z, to_new, to_told = into[row - block.start]
-                g = carried + g_out
-                stay = g * z
-                tanh_back(g - stay, new, grad_input=to_new)
-                sigmoid_back(g.mul_(h - new), z, grad_input=to_z)
-                sigmoid_back(to_new * told, r, grad_input=to_r)
-                torch.mul(to_new, r, out=to_told)
-                carried = stay.addmm_(to_r, u_r).addmm_(to_z, u_z).addmm_(to_told, u_n)
-                if row:
-                    carried = _through_leg(about, carried, gaps[row], field, tape, row, to)
-            before = between[block][: len(g_told)].flatten(0, 1)
-            for total, g in zip(g_recurrent, (*g_gates[:2], g_told), strict=True):
-                total.addmm_(before.T, g.flatten(0, 1))
-            g_bias += g_told.sum((0, 1))
-            collect.add(g_gates, block)
-        g_weight, g_shift = collect.weight_and_bias()
-        g_bias = torch.cat([g_shift[: 2 * n], g_bias])
+
+        def between(row: int, g: Tensor) -> Tensor:
+            return _through_leg(about, g, gaps[row], field, tape, row, to)
+
+        of_rows = gru_rows_back(kept, grads[0], ctx.needs_input_grad[2], between)
         g_field = []
         for inputs, g in zip(tape.inputs, to.inputs, strict=True):
             # The first row has no leg before it.
             flat = g[1:].flatten(0, 2)
             g_field += [flat.T @ inputs[1:].flatten(0, 2), flat.sum(0)]
-        told = (collect.inputs(len(heard)), None, carried, g_weight, g_shift, joined(g_recurrent))
-        return (None, *told, g_bias, *g_field)
+        return (None, None, *of_rows, *g_field)

@@ -171,7 +171,7 @@ class GroupedField:
                 g_h = torch.nn.functional.embedding_bag(leg.bags, flat, leg.offsets, mode="sum")
         g_before = g_h
         for layer in range(self.depth - 1, -1, -1):
-            g_before = _through_activation(self.activation, g_h, stage.bent[layer])
+            g_before = through_activation(self.activation, g_h, stage.bent[layer])
             collector.stages[layer].append((stage.inputs[layer], g_before))
             g_h = g_before @ weights[2 * layer]
         return g_h, g_before, g_shares
@@ -203,7 +203,7 @@ class Collector:
                 stages.clear()
 
 
-def _through_activation(name: str, g: Tensor, bent: Tensor) -> Tensor:
+def through_activation(name: str, g: Tensor, bent: Tensor) -> Tensor:
     """The gradient before an activation, from that after it."""
     if name == "relu":
         return torch.ops.aten.threshold_backward(g, bent, 0)
