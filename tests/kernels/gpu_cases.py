@@ -24,6 +24,8 @@ TINY = {
 }  # fmt: skip
 # Legs on which most channels move: few groups of channels, and blocks of units smaller than there are.
 DENSE = TINY | {"dense": gpu.Dense(16, 16, 2, 1), "dense_back": gpu.Dense(16, 16, 2, 1)}
+# Rows of 32 as a whole, where what a layer takes in is read in two blocks.
+WHOLE = TINY | {"block": 32}
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,28 @@ INTERPRETED = {
     ),
     "shared_units_data": Case(
         hidden=18, width=20, method="euler", data=True, shape=TINY | {"shares": 2, "shares_back": 2}
+    ),
+    "whole_rows": Case(hidden=20, width=19, method="midpoint", data=True, shape=WHOLE),
+    "whole_rows_alone": Case(hidden=19, width=20, alone=True, shape=WHOLE),
+    "whole_rows_driven": Case(
+        scheme="hermite", observed=1.0, hidden=18, width=17, sees_path=True, method="euler",
+        lengths=(3, 2), shape=WHOLE,
+    ),
+    "fine_rows": Case(
+        scheme="linear", observed=1.0, channels=3, hidden=70, width=66, method="euler",
+        lengths=(3, 2, 2), shape=DENSE | {"dense": gpu.Dense(16, 32, 2, 1), "deep": 128},
+    ),
+    "fine_rows_cubic": Case(
+        scheme="natural_cubic", observed=1.0, counts=False, channels=4, hidden=90, width=81, depth=1,
+        method="euler", lengths=(3, 2), shape=DENSE | {"dense_back": gpu.Dense(16, 32, 3, 1)},
+    ),
+    "fine_rows_not_dense": Case(
+        scheme="linear", observed=1.0, channels=3, hidden=66, width=70, method="euler",
+        lengths=(3, 2), shape=TINY | {"columns": 64, "columns_back": 128, "block": 128},
+    ),
+    "fine_rows_alone": Case(
+        scheme="linear", observed=1.0, counts=False, hidden=70, width=90, depth=1, method="euler",
+        lengths=(3, 2), alone=True, shape=TINY | {"columns_back": 64, "block": 128},
     ),
     "wide_columns": Case(hidden=5, width=70, depth=1, method="euler", lengths=(3, 2)),
     "alone_several_blocks": Case(alone=True, hidden=18, width=20, depth=2, method="euler"),
@@ -122,6 +146,11 @@ ON_A_GPU = {
     "beijing_dense": Case((24, 23) * 17, 9, 0.95, False, hidden=256, width=171, depth=1),
     "beijing_wide": Case((9, 7) * 512, 9, 0.95, False, hidden=249, width=196, depth=1),
     "dense_and_not": Case((20, 7, 1) * 30, 37, (0.9, 0.3), False, hidden=82, width=65),
+    "linear_fine": Case((7, 5) * 70, 37, 1.0, True, "linear", 65, 119, 2),
+    "cubic_fine": Case((7, 5) * 70, 20, 1.0, False, "natural_cubic", 90, 82, 1),
+    "few_wide": Case((9, 5) * 70, 3, 1.0, False, "linear", 249, 170, 1),
+    "few_wide_high": Case((9,) * 70, 3, 1.0, False, "linear", 249, 170, 1, precision="high"),
+    "beijing_many": Case((3, 2) * 1100, 9, 0.95, False, hidden=256, width=171, depth=1),
     "linear_many": Case((9, 5) * 100, 37, 1.0, True, "linear", 82, 65, 2),
     "linear_narrow": Case((20, 11) * 40, 37, 1.0, True, "linear", 33, 91, 2),
     "cubic_many": Case((9, 5) * 70, 37, 1.0, True, "natural_cubic", 65, 256, 2),

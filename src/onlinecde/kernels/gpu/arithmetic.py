@@ -7,8 +7,12 @@ three of tf32 would, at twice their rate; one keeps 11.
 
 # What Triton compiles is no Python to a type checker.
 # pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportAssignmentType=false
+import os
+
 import triton
 import triton.language as tl
+
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 @triton.jit
@@ -21,7 +25,17 @@ def tanh(x, FAST: tl.constexpr):
     square = x * x
     # The quotient cancels near 0, where the series is exact to rounding.
     series = x * (1.0 + square * (-0.33333334 + square * (0.13333334 - square * 0.053968254)))
-    return tl.where(square < 0.0121, series, 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0))
+    return tl.where(square < 0.0121, series, 1.0 - 2.0 * _inverse(tl.exp2(2.8853901 * x) + 1.0))
+
+
+@triton.jit
+def _inverse(x):
+    """1 / x for x of 1 or more, to the last bit but one."""
+    if INTERPRETED:
+        return 1.0 / x
+    return tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
 
 
 @triton.jit

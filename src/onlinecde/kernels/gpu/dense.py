@@ -11,10 +11,10 @@ that stands still in a stream has dX = 0 and adds nothing.
 import triton
 import triton.language as tl
 
-from onlinecde.kernels.gpu.arithmetic import power_of_two, slope_at
+from onlinecde.kernels.gpu.arithmetic import power_of_two, slope_at, tanh
 from onlinecde.kernels.gpu.columns import (
     bent_rows,
-    columns_apart,
+    gradient_halves,
     moved_columns,
     pull_columns,
     weight_rows,
@@ -39,6 +39,30 @@ def _work_of(
 
 
 @triton.jit
+def _columns(
+    x, x_b, y, y_b, w, w_b, v, v_b, shift,
+    WB: tl.constexpr, TANH: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """f_j (row, n), streams first: what is made of it can go into the next product from registers."""
+    w = tl.trans(w)
+    f = tl.dot(x, w)
+    if WB:
+        w_b = tl.trans(w_b)
+        f = tl.dot(x_b, w_b, f)
+    if SPLIT:
+        cross = tl.dot(y, w)
+        cross = tl.dot(x, tl.trans(v), cross)
+        if WB:
+            cross = tl.dot(y_b, w_b, cross)
+            cross = tl.dot(x_b, tl.trans(v_b), cross)
+        f = (f + cross * 0.00048828125) * 64.0
+    f += shift[None, :]
+    if TANH:
+        f = tanh(f, FAST)
+    return f
+
+
+@triton.jit
 def dense_columns(
     bent, parts, item, crowd, groups, streams, slopes, leg, u, head, tail, bias,
     HS: tl.constexpr, HP: tl.constexpr, BN: tl.constexpr, WA: tl.constexpr, WB: tl.constexpr,
@@ -47,21 +71,21 @@ def dense_columns(
     FAST: tl.constexpr,
 ):  # fmt: skip
     """sum_j dX_j f_j of a piece of work into `parts` (stream, group, HS)."""
+    BLOCKS: tl.constexpr = (HS + BN - 1) // BN
     long = streams.to(tl.int64)
-    stream, used, block, group, begin, end = _work_of(
-        item, crowd, groups, CHANNELS, CROWD, HS // BN
-    )
+    stream, used, block, group, begin, end = _work_of(item, crowd, groups, CHANNELS, CROWD, BLOCKS)
     m = block * BN + tl.arange(0, BN)
     x, x_b, y, y_b = bent_rows(bent, stream, used, streams, WA, WB, SPLIT)
-    total = tl.zeros([BN, CROWD], tl.float32)
+    total = tl.zeros([CROWD, BN], tl.float32)
     for j in tl.range(begin, end, num_stages=AHEAD):
         dx = slope_at(slopes, leg, stream, j, used, u, long, CHANNELS, DEGREE)
         w, w_b, v, v_b = weight_rows(head, tail, j + OFFSET, m, HP, WP, WA, WB, SPLIT)
         shift = tl.load(bias + (j + OFFSET) * HP + m)
-        f = columns_apart(w, w_b, v, v_b, x, x_b, y, y_b, shift, WB, TANH, SPLIT, FAST)
-        total += dx[None, :] * f
+        f = _columns(x, x_b, y, y_b, w, w_b, v, v_b, shift, WB, TANH, SPLIT, FAST)
+        total += dx[:, None] * f
     to = stream * groups + group
-    tl.store(parts + to[None, :] * HS + m[:, None], total, mask=used[None, :])
+    mine = used[:, None] & (m < HS)[None, :]
+    tl.store(parts + to[:, None] * HS + m[None, :], total, mask=mine)
 
 
 @triton.jit
@@ -80,6 +104,15 @@ def _steepest(
 
 
 @triton.jit
+def _pull(found, upper, lower, small, w, v, SPLIT: tl.constexpr):
+    found = tl.dot(upper, w, found)
+    if SPLIT:
+        found = tl.dot(lower, w, found)
+        found = tl.dot(small, v, found)
+    return found
+
+
+@triton.jit
 def pull_dense_columns(
     bent, g_ks, g_sizes, parts, item, crowd, groups, streams, slopes, leg, u, head, tail, bias,
     HS: tl.constexpr, HP: tl.constexpr, BN: tl.constexpr, WA: tl.constexpr, WB: tl.constexpr,
@@ -91,12 +124,53 @@ def pull_dense_columns(
 
     They come from those of the stage in `g_ks` (stream, HS), of the sizes `g_sizes` (stream,).
     """
-    BLOCKS: tl.constexpr = HS // BN
+    BLOCKS: tl.constexpr = (HS + BN - 1) // BN
     long = streams.to(tl.int64)
     stream, used, block, group, begin, end = _work_of(item, crowd, groups, CHANNELS, CROWD, BLOCKS)
     m = block * BN + tl.arange(0, BN)
     x, x_b, y, y_b = bent_rows(bent, stream, used, streams, WA, WB, SPLIT)
-    g = tl.load(g_ks + stream[None, :] * HS + m[:, None], mask=used[None, :], other=0.0)
+    mine = used[:, None] & (m < HS)[None, :]
+    g = tl.load(g_ks + stream[:, None] * HS + m[None, :], mask=mine, other=0.0)
+    most = _steepest(slopes, leg, stream, used, begin, end, u, long, CHANNELS, DEGREE)
+    power, inverse = power_of_two(tl.load(g_sizes + stream, mask=used, other=0.0) * most)
+    found = tl.zeros([CROWD, WA], tl.float32)
+    found_b = tl.zeros([CROWD, WB if WB else 16], tl.float32)
+    for j in tl.range(begin, end, num_stages=AHEAD):
+        dx = slope_at(slopes, leg, stream, j, used, u, long, CHANNELS, DEGREE)
+        w, w_b, v, v_b = weight_rows(head, tail, j + OFFSET, m, HP, WP, WA, WB, SPLIT)
+        g_f = g * (dx * inverse)[:, None]
+        if TANH:
+            shift = tl.load(bias + (j + OFFSET) * HP + m)
+            f = _columns(x, x_b, y, y_b, w, w_b, v, v_b, shift, WB, TANH, SPLIT, FAST)
+            g_f = g_f * (1.0 - f * f)
+        upper, lower, small = gradient_halves(g_f)
+        found = _pull(found, upper, lower, small, w, v, SPLIT)
+        if WB:
+            found_b = _pull(found_b, upper, lower, small, w_b, v_b, SPLIT)
+    # Gradients went in 8192 times as large.
+    power = (power * 0.0001220703125)[:, None]
+    at = parts + ((stream * groups + group) * BLOCKS + block)[:, None] * (WA + WB)
+    tl.store(at + tl.arange(0, WA)[None, :], found * power, mask=used[:, None])
+    if WB:
+        tl.store(at + (WA + tl.arange(0, WB))[None, :], found_b * power, mask=used[:, None])
+
+
+@triton.jit
+def pull_dense_units_first(
+    bent, g_ks, g_sizes, parts, item, crowd, groups, streams, slopes, leg, u, head, tail, bias,
+    HS: tl.constexpr, HP: tl.constexpr, BN: tl.constexpr, WA: tl.constexpr, WB: tl.constexpr,
+    WP: tl.constexpr, CHANNELS: tl.constexpr, OFFSET: tl.constexpr, DEGREE: tl.constexpr,
+    CROWD: tl.constexpr, AHEAD: tl.constexpr, TANH: tl.constexpr, SPLIT: tl.constexpr,
+    FAST: tl.constexpr,
+):  # fmt: skip
+    """`pull_dense_columns` for rows above 128: (unit, stream) takes fewer registers for each of them."""
+    BLOCKS: tl.constexpr = (HS + BN - 1) // BN
+    long = streams.to(tl.int64)
+    stream, used, block, group, begin, end = _work_of(item, crowd, groups, CHANNELS, CROWD, BLOCKS)
+    m = block * BN + tl.arange(0, BN)
+    x, x_b, y, y_b = bent_rows(bent, stream, used, streams, WA, WB, SPLIT)
+    mine = used[None, :] & (m < HS)[:, None]
+    g = tl.load(g_ks + stream[None, :] * HS + m[:, None], mask=mine, other=0.0)
     most = _steepest(slopes, leg, stream, used, begin, end, u, long, CHANNELS, DEGREE)
     power, inverse = power_of_two(tl.load(g_sizes + stream, mask=used, other=0.0) * most)
     found = tl.zeros([WA, CROWD], tl.float32)

@@ -77,7 +77,8 @@ def units_first(
             shift = tl.load(bias + (j + OFFSET) * HP + m)
             f = columns_apart(w, w_b, v, v_b, x, x_b, y, y_b, shift, WB, TANH, SPLIT, FAST)
             total += dx[None, :] * f
-        tl.store(parts + to[None, :] * HS + m[:, None], total, mask=used[None, :])
+        mine = used[None, :] & (m < HS)[:, None]
+        tl.store(parts + to[None, :] * HS + m[:, None], total, mask=mine)
 
 
 @triton.jit
@@ -139,10 +140,11 @@ def pull_units_first(
     )
     found = tl.zeros([WA, used.shape[0]], tl.float32)
     found_b = tl.zeros([WB if WB else 16, used.shape[0]], tl.float32)
-    for turn in tl.range(0, UNITS // BN * PARTS, num_stages=AHEAD):
+    for turn in tl.range(0, tl.cdiv(UNITS, BN) * PARTS, num_stages=AHEAD):
         m = begin + turn // PARTS * BN + tl.arange(0, BN)
         j = value + turn % PARTS * VALUES
-        g = tl.load(g_ks + stream[None, :] * HS + m[:, None], mask=used[None, :], other=0.0)
+        mine = used[None, :] & (m < HS)[:, None]
+        g = tl.load(g_ks + stream[None, :] * HS + m[:, None], mask=mine, other=0.0)
         dx = slope_at(slopes, leg, stream, j, used, u, long, CHANNELS, DEGREE)
         w, w_b, v, v_b = weight_rows(head, tail, j + OFFSET, m, HP, WP, WA, WB, SPLIT)
         g_f = g * (dx * inverse)[None, :]

@@ -213,7 +213,7 @@ def forward_kernel(
                         waits += programs
                         wait_for_all(counter, waits, TOGETHER)
                         if DENSE != "never":
-                            works = tl.cdiv(crowd, CROWD) * (HS // DN) * groups
+                            works = tl.cdiv(crowd, CROWD) * tl.cdiv(HS, DN) * groups
                             for work in range(pid, works, programs):
                                 dense_columns(
                                     base, parts, work, crowd, groups, streams, slopes, leg,

@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from onlinecde.kernels.gpu.assembler import ptxas
-from onlinecde.kernels.gpu.packing import Legs, PackedField, padded, row
+from onlinecde.kernels.gpu.packing import Legs, PackedField, padded
 from onlinecde.kernels.gpu.plan import Moves
 from onlinecde.sharing import on_the_gpu
 
 SHARED = 225_000
 """Bytes of shared memory a kernel may plan with."""
 ALONE_UP_TO = 8
-"""With so many channels or fewer, each thread block takes its streams through the whole solve alone."""
+"""With so many channels or fewer, each thread block takes its streams through the whole solve alone ..."""
+ALONE_WEIGHTS = 100_000
+"""... if the weights it would read at every stage are no more than these."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Dense:
 
     def parts_of(self, hidden: int) -> int:
         """Parts of a stream's gradients, for rows of so many hidden units."""
-        return hidden // self.columns * self.groups
+        return -(-hidden // self.columns) * self.groups
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,14 @@ def shape_for(
     field: PackedField, legs: Legs, alone: bool | None = None, split: bool = True
 ) -> Shape:
     """Tiles by the sizes of the field and the number of streams, never by what was observed."""
-    wide = max(padded(field.hidden), padded(field.width))
+    tall, wide = padded(field.hidden), max(padded(field.hidden), padded(field.width))
+    long, broad = legs.row(field.hidden), legs.row(field.width)
+    channels = legs.values * legs.parts
     if alone is None:
-        alone = legs.values * legs.parts <= ALONE_UP_TO
+        alone = channels <= ALONE_UP_TO and channels * long * broad <= ALONE_WEIGHTS
     programs = 1
     if not interpreted():
         programs = torch.cuda.get_device_properties(legs.slopes.device).multi_processor_count
-    long, broad = row(field.hidden), row(field.width)
     # Fewer units would leave tensor cores idle.
     crowds = not alone and long >= 64
     rows = 16
@@ -106,10 +109,11 @@ def shape_for(
     tiles = legs.values * -(-legs.streams // min(entries, entries_back))
     share = -(-programs // on_the_gpu())
     programs = min(programs, max(-(-legs.streams // rows), min(tiles, share)))
+    warps = 8 if split or not small else 4
     columns_back, warps_back = 64, 4 if small else 8
     if not alone and not small and (long > 64 or wide > 128):
         # Eight warps want 128 units each time, whose weights must fit into shared memory twice.
-        fast = long % 128 == 0 and broad <= 192 and ptxas() is not None
+        fast = (tall == 128 or long % 128 == 0) and broad <= 192 and ptxas() is not None
         columns_back, warps_back = (128, 8) if fast else (64, 4)
     shares = 2 if long == 256 else 1
     # Shared memory holds an entry's rows and two blocks of weights for each part, or one.
@@ -117,30 +121,33 @@ def shape_for(
     dense = dense_back = None
     # Values with counts are mostly sparse, and code for both kinds of legs takes registers from each.
     if crowds and (legs.observed is None or legs.parts == 1):
-        size = 4 if split else 2  # bytes: two halves of a number, or one
-        held = (64 + 3 * 64) * broad * size
-        dense = _dense(field, legs, 64, 64, programs, ahead=3 if held <= SHARED else 2)
+        dense = _dense_streams_first(field, legs, warps, programs, split)
+        narrow = broad <= 128
         if legs.observed is None:
-            warps_back = 8 if long % 128 == 0 and ptxas() is not None else 4
-        if warps_back == 8 and long % 128 == 0:
+            warps_back = 8 if (narrow or long % 128 == 0) and ptxas() is not None else 4
+        if narrow:
+            dense_back = _dense_streams_first(field, legs, warps_back, programs, split)
+        elif warps_back == 8 and long % 128 == 0:
             # Shared memory holds what the last layer takes in, a block of weights and its gradients.
+            size = 4 if split else 2
             held = (64 + 128) * broad * size + 64 * 128 * (size + 2)
             dense_back = _dense(field, legs, 64 if held <= SHARED else 32, 128, programs, ahead=1)
         elif legs.observed is None:
             # Four warps have no registers for the gradients of many streams with many features.
-            dense_back = _dense(field, legs, 64 if broad <= 128 else 32, 64, programs, ahead=2)
+            dense_back = _dense(field, legs, 32, 64, programs, ahead=2)
     return Shape(
         rows=rows,
         entries=entries,
         entries_back=entries_back,
-        block=128,
+        # Whole rows where a tile has few of them.
+        block=256 if rows == 16 else 128,
         columns=64,
         columns_back=columns_back,
         shares=shares,
         shares_back=shares,
         ahead=2 if fits else 1,
         deep=128 if wide <= 128 else 64,
-        warps=8 if split or not small else 4,
+        warps=warps,
         warps_back=warps_back,
         alone=alone,
         programs=programs,
@@ -150,13 +157,23 @@ def shape_for(
     )
 
 
+def _dense_streams_first(
+    field: PackedField, legs: Legs, warps: int, programs: int, split: bool
+) -> Dense:
+    """16 streams for each of so many warps, and as many units as go well with rows of the field's width."""
+    broad = legs.row(field.width)
+    ahead = 3 if (16 * warps + 64 * 3) * broad * (4 if split else 2) <= SHARED else 2
+    return _dense(field, legs, 16 * warps, 64 if broad <= 128 else 32, programs, ahead)
+
+
 def _dense(
     field: PackedField, legs: Legs, streams: int, columns: int, programs: int, ahead: int
 ) -> Dense:
     """Tiles of so many streams, and blocks of so many hidden units or fewer."""
-    long = row(field.hidden)
-    columns = _block(long, columns)
-    tiles = -(-legs.streams // streams) * (long // columns)
+    long = legs.row(field.hidden)
+    # Of 80 and 96 units no block but the last is half empty.
+    columns = min(columns, 32 if long in (80, 96) else long)
+    tiles = -(-legs.streams // streams) * -(-long // columns)
     return Dense(streams, columns, groups_for(legs.values, legs.parts, tiles, programs), ahead)
 
 
@@ -210,17 +227,17 @@ def sizes_of(
 ) -> dict[str, Any]:
     """The sizes all sweeps are compiled for; `columns` of an entry are computed at once."""
     tall, wide = padded(field.hidden), padded(field.width)
-    long, broad = row(field.hidden), row(field.width)
+    long, broad = legs.row(field.hidden), legs.row(field.width)
     return {
         "H": field.hidden,
         "HS": long,
         "HP": tall,
-        "BH": _block(long, shape.block),
+        "BH": _block(long, tall, shape.block),
         "W": field.width,
         "WA": wide if wide == broad else wide // 2,
         "WB": 0 if wide == broad else broad - wide // 2,
         "WP": wide,
-        "BW": _block(broad, shape.block),
+        "BW": _block(broad, wide, shape.block),
         "DEPTH": field.depth,
         "ACT": field.activation,
         "TANH": field.final == "tanh",
@@ -234,9 +251,8 @@ def sizes_of(
         "DRIVE": 0 if legs.drive is None else legs.drive.ndim - 2,
         "ALONE": shape.alone,
         "BK": min(wide, shape.deep),
-        # Rows of 256 in two blocks: fewer loads to wait for.
-        "BKH": min(tall, 2 * shape.deep if long % 256 == 0 else shape.deep),
-        "BN": _block(long, columns),
+        "BKH": min(tall, shape.deep),
+        "BN": min(tall, columns),
         "ROWS": shape.rows,
         "ENTRIES": shape.entries,
     }
@@ -265,9 +281,9 @@ def room_for(legs: Legs, shape: Shape, shares: int, dense: int) -> int:
     return legs.streams * (dense if dense and legs.observed is None else max(dense, entries))
 
 
-def _block(size: int, most: int) -> int:
-    """The largest power of two up to `most` that divides `size`."""
-    return math.gcd(size, most)
+def _block(size: int, whole: int, most: int) -> int:
+    """The power of two `whole` that holds `size`, or the largest up to `most` that divides it."""
+    return whole if whole <= most else math.gcd(size, most)
 
 
 def precision_of(split: bool, device: torch.device) -> dict[str, bool]:

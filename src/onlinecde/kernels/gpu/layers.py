@@ -29,38 +29,53 @@ def _layer(
 
     It takes in x (row, KP); where that is wide (BK < KP) it goes through `halves` (2, stream, KS).
     """
-    k = tl.arange(0, KP)
     wide = tl.arange(0, WP)
     mine = live[:, None] & (wide < WS)[None, :]
     place = rows[:, None] * WS + wide[None, :]
-    if BK == KP and BW == WP:
-        p = product(x, head, tail, wide[None, :] * KP + k[:, None], SPLIT)
-        p += tl.load(bias + wide)[None, :]
-        if DRIVE > 0:
-            seen = live[:, None] & (wide < W)[None, :]
-            p += drive_at(drive, piece, rows, wide, seen, u, streams, W, DRIVE == 2)
-        tl.store(before + place, p, mask=mine)
-        return p
     if BK < KP:
         keep_bent(x, halves, rows, live, streams, KS, KP, SPLIT)
         tl.debug_barrier()
+    if BW == WP:
+        p = _units(
+            x, halves, rows, live, wide, head, tail, bias, drive, piece, u, streams,
+            KS, KP, BK, W, BW, DRIVE, SPLIT,
+        )  # fmt: skip
+        tl.store(before + place, p, mask=mine)
+        if BK < KP:
+            tl.debug_barrier()
+        return p
     for first in range(0, WS, BW):
         n = first + tl.arange(0, BW)
-        if BK == KP:
-            q = product(x, head, tail, n[None, :] * KP + k[:, None], SPLIT)
-        else:
-            q = product_of_halves(
-                halves, rows, live, streams, head, tail, n * KP, 1, KS, BK, BW, SPLIT
-            )
-            if SPLIT:
-                q = q * 64.0
-        q += tl.load(bias + n)[None, :]
-        if DRIVE > 0:
-            seen = live[:, None] & (n < W)[None, :]
-            q += drive_at(drive, piece, rows, n, seen, u, streams, W, DRIVE == 2)
-        tl.store(before + rows[:, None] * WS + n[None, :], q, mask=live[:, None])
+        p = _units(
+            x, halves, rows, live, n, head, tail, bias, drive, piece, u, streams,
+            KS, KP, BK, W, BW, DRIVE, SPLIT,
+        )  # fmt: skip
+        tl.store(before + rows[:, None] * WS + n[None, :], p, mask=live[:, None])
     tl.debug_barrier()
     return tl.load(before + place, mask=mine, other=0.0)
+
+
+@triton.jit
+def _units(
+    x, halves, rows, live, n, head, tail, bias, drive, piece, u, streams,
+    KS: tl.constexpr, KP: tl.constexpr, BK: tl.constexpr, W: tl.constexpr, BW: tl.constexpr,
+    DRIVE: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """Units n of `_layer`: (row, BW)."""
+    if BK == KP:
+        k = tl.arange(0, KP)
+        p = product(x, head, tail, n[None, :] * KP + k[:, None], SPLIT)
+    else:
+        p = product_of_halves(
+            halves, rows, live, streams, head, tail, n * KP, 1, KS, BK, BW, SPLIT
+        )
+        if SPLIT:
+            p = p * 64.0
+    p += tl.load(bias + n)[None, :]
+    if DRIVE > 0:
+        seen = live[:, None] & (n < W)[None, :]
+        p += drive_at(drive, piece, rows, n, seen, u, streams, W, DRIVE == 2)
+    return p
 
 
 @triton.jit
@@ -110,6 +125,12 @@ def _gradient(
     if BK < WP:
         keep_halves(g * inverse[:, None], halves, rows, live, streams, WS, WP, SPLIT)
     tl.debug_barrier()
+    if BN == NP:
+        found = product_of_halves(
+            halves, rows, live, streams, head, tail, n, NP, WS, BK, BN, SPLIT
+        )
+        tl.debug_barrier()
+        return found * power[:, None]
     for first in range(0, NS, BN):
         m = first + tl.arange(0, BN)
         if BK == WP:

@@ -83,6 +83,14 @@ class Legs:
     def values(self) -> int:
         return self.slopes.shape[3] // self.parts
 
+    def row(self, size: int) -> int:
+        """Numbers in a row kept in memory: those of `row`, or fewer where every channel moves.
+
+        Then products are bound by arithmetic, and what is over 64 makes a block of its own.
+        """
+        fine = self.observed is None and 64 < size <= 96
+        return -(-size // 16) * 16 if fine else row(size)
+
     @cached_property
     def moving(self) -> Tensor:
         """(piece,) int32: how many streams move in each; they come first."""
@@ -154,8 +162,8 @@ def padded(size: int) -> int:
 def row(size: int) -> int:
     """Numbers in a row kept in memory that holds `size`: whole blocks, so that rows are read in whole words.
 
-    >>> row(5), row(100), row(170), row(249)
-    (16, 128, 192, 256)
+    >>> row(5), row(65), row(100), row(170), row(249)
+    (16, 128, 128, 192, 256)
     """
     return padded(size) if size <= 128 else -(-size // 64) * 64
 

@@ -102,7 +102,7 @@ def _forward(
     if moves is None and not shape.alone and not isinstance(how, Clusters):
         moves = plan_moves(legs, shape.entries)
     slots, room = legs.slots(table.stages)
-    new, hidden, width = z0.new_empty, row(field.hidden), row(field.width)
+    new, hidden, width = z0.new_empty, legs.row(field.hidden), legs.row(field.width)
     knots = new(legs.pieces + 1, streams, field.hidden)
     ys = new(room if save else 1, streams, hidden)
     before = new(room if save else 1, field.depth, streams, width)
@@ -188,7 +188,7 @@ def _backward(
 ) -> Gradients:
     field, legs, shape, table = tape.field, tape.legs, tape.shape, tape.table
     streams, device = legs.streams, g_knots.device
-    new, hidden, width = g_knots.new_empty, row(field.hidden), row(field.width)
+    new, hidden, width = g_knots.new_empty, legs.row(field.hidden), legs.row(field.width)
     g_z0 = new(streams, field.hidden)
     g_ks = new(tape.room, streams, hidden)
     g_most = new(streams)
@@ -211,7 +211,8 @@ def _backward(
     with right_ptxas():
         backward_kernel[grid_of(shape, streams)](
             g_knots.contiguous(), g_z0, g_ks, new(streams), g_most, grads, tape.before, tape.bent,
-            _halves(streams, width, device), parts, new(streams, max(hidden, width)), counter(device),
+            _halves(streams, width, device), _halves(streams, hidden, device), parts,
+            new(streams, max(hidden, width)), counter(device),
             *(g_z0 if g is None else g for g in (g_time, g_slopes, g_drive)),
             *path_of(legs), legs.lengths, tape.slots,
             field.inner_head, field.inner_tail, field.head, field.tail, field.bias,

@@ -13,7 +13,7 @@ from onlinecde.kernels.gpu import clusters
 from onlinecde.kernels.gpu.beside import Beside
 from onlinecde.kernels.gpu.clusters import Clusters
 from onlinecde.kernels.gpu.launching import Shape, options, precision_of, sizes_of
-from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, row
+from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, padded
 from onlinecde.kernels.gpu.plan import Moves
 from onlinecde.kernels.gpu.weights import columns_kernel, outer_kernel
 
@@ -102,12 +102,16 @@ def _columns(
     """Room for the gradients of the columns that move on value legs, in parts, and what fills it."""
     field, legs, shape = tape.field, tape.legs, tape.shape
     device, hidden, width = g_ks.device, field.hidden, field.width
-    block, entries, warps = min(row(hidden), 64), min(shape.entries, 32), 4
-    blocks = row(hidden) // block
+    block, entries, warps = min(padded(hidden), 64), min(shape.entries, 32), 4
     moved = legs.values * legs.parts
+    every = shape.alone or legs.observed is None
+    room = legs.row(hidden)
+    # Rows of 80 and 96, one channel after the other: a block of 64 reaches into the next one at most.
+    flat = every and room > block and room % block > 0
+    blocks = (-(-moved * room // block), 1) if flat else (moved, -(-hidden // block))
     # A path may end with a time leg: what would follow it is not there.
     number = legs.pieces // 2 if legs.rectilinear else legs.pieces
-    wanted = -(-4 * shape.programs // (moved * blocks))
+    wanted = -(-4 * shape.programs // (blocks[0] * blocks[1]))
     # Tensor cores cut off what they add: the more in one sum, the more is lost. Many sums take memory.
     terms = number * legs.streams * legs.steps * tape.table.stages
     short = min(-(-terms // shape.longest), SUMS // (field.channels * hidden * width))
@@ -117,14 +121,14 @@ def _columns(
     weights = g_ks.new_empty(shares, field.channels, hidden, width)
     biases = g_ks.new_empty(shares, field.channels, hidden)
     sizes = sizes_of(field, legs, shape, tape.table.stages, block)
-    for name in ("BW", "BH", "BK", "BKH", "DEPTH", "ACT", "OWN_STEPS", "DRIVE", "ROWS"):
+    for name in ("BW", "BH", "BK", "BKH", "DEPTH", "ACT", "OWN_STEPS", "DRIVE", "ROWS", "ALONE"):
         del sizes[name]
-    sizes |= {"ENTRIES": entries, "AHEAD": 2}
+    sizes |= {"ENTRIES": entries, "AHEAD": 2, "ALL": every, "FLAT": flat}
     moving = legs.moving
     lists = (tape.moves.entry_stream, tape.moves.value_first) if tape.moves else (moving, moving)
 
     def fill() -> None:
-        columns_kernel[moved, blocks, shares](
+        columns_kernel[(*blocks, shares)](
             tape.bent, g_ks, most, weights, biases, legs.slopes, moving, tape.slots,
             field.head, field.tail, field.bias, tape.table.numbers, *lists, legs.streams, number, cuts,
             **sizes, **precision_of(tape.split, device), **options(warps),
@@ -147,15 +151,15 @@ def _outer(
 ) -> tuple[Tensor, Tensor]:
     """Sums of g^T x (G, X) and of g (G,) over all slots and the streams that move in them, in parts."""
     x_size, g_size = sizes
-    shape = tape.shape
-    blocks = -(-row(g_size) // 64), -(-row(x_size) // 64)
+    shape, legs = tape.shape, tape.legs
+    blocks = -(-g_size // 64), -(-x_size // 64)
     shares = max(1, min(tape.room, OUTER * shape.programs // (blocks[0] * blocks[1])))
     weight = gs.new_empty(shares, g_size, x_size)
     offset = gs.new_empty(shares, g_size)
     outer_kernel[(shares, *blocks)](
-        xs, gs, weight, offset, moving, tape.legs.streams, tape.room, x_first, g_first,
-        X=x_size, XR=row(x_size), BX=min(row(x_size), 64), XS=per_slot[0],
-        G=g_size, GR=row(g_size), BG=min(row(g_size), 64), GS=per_slot[1],
+        xs, gs, weight, offset, moving, legs.streams, tape.room, x_first, g_first,
+        X=x_size, XR=legs.row(x_size), BX=min(padded(x_size), 64), XS=per_slot[0],
+        G=g_size, GR=legs.row(g_size), BG=min(padded(g_size), 64), GS=per_slot[1],
         ACT=tape.field.activation if act else "none", ROWS=shape.entries,
         **precision_of(tape.split, gs.device), **options(4),
     )  # fmt: skip

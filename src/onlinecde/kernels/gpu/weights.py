@@ -35,8 +35,10 @@ def outer_kernel(
         for start in range(0, many, ROWS):
             rows = start + tl.arange(0, ROWS)
             live = (rows < many)[:, None]
-            x = tl.load(x_base + rows[:, None] * XR + k[None, :], mask=live, other=0.0)
-            g = tl.load(g_base + rows[:, None] * GR + m[None, :], mask=live, other=0.0)
+            x_at = x_base + rows[:, None] * XR + k[None, :]
+            x = tl.load(x_at, mask=live & (k < XR)[None, :], other=0.0)
+            g_at = g_base + rows[:, None] * GR + m[None, :]
+            g = tl.load(g_at, mask=live & (m < GR)[None, :], other=0.0)
             if ACT != "none":
                 x = activate(x, ACT, FAST)
             total += outer_product(g, x, SPLIT)
@@ -54,18 +56,17 @@ def columns_kernel(
     H: tl.constexpr, HP: tl.constexpr, HS: tl.constexpr, BN: tl.constexpr,
     W: tl.constexpr, WP: tl.constexpr, WA: tl.constexpr, WB: tl.constexpr, TANH: tl.constexpr,
     VALUES: tl.constexpr, PARTS: tl.constexpr, RECTILINEAR: tl.constexpr, DEGREE: tl.constexpr,
-    STEPS: tl.constexpr, STAGES: tl.constexpr, ALONE: tl.constexpr,
+    STEPS: tl.constexpr, STAGES: tl.constexpr, ALL: tl.constexpr, FLAT: tl.constexpr,
     SPLIT: tl.constexpr, FAST: tl.constexpr, ENTRIES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the columns that move on value legs: (share, channel, H, W) and (share, channel, H).
 
     A program takes one channel, some hidden units and, of every so many legs, one of `cuts` lots of
-    entries. Columns are recomputed: to keep them would take more memory than all else together. `most`
-    is a bound on the gradients.
+    entries: those of move lists or, of `ALL` channels alike, all streams that move. Then rows may be `FLAT`: BN in
+    turn, of one channel and the next. Columns are recomputed: to keep them would take more memory than
+    all else together. `most` is a bound on the gradients.
     """
     long = streams.to(tl.int64)
-    j = tl.program_id(0)
-    m = tl.program_id(1) * BN + tl.arange(0, BN)
     share = tl.program_id(2)
     shares = tl.num_programs(2) // cuts
     OFFSET: tl.constexpr = 1 if RECTILINEAR else 0
@@ -73,17 +74,28 @@ def columns_kernel(
     TOTAL: tl.constexpr = STEPS * STAGES
     WS: tl.constexpr = WA + WB
     c = table + 20
+    j = tl.program_id(0)
+    m = tl.program_id(1) * BN + tl.arange(0, BN)
+    ours = m < H
+    channel = tl.full([BN], 0, tl.int32) + j
+    if FLAT:
+        number = j * BN + tl.arange(0, BN)
+        channel = number // HS
+        m = number % HS
+        ours = (m < H) & (channel < CHANNELS)
+        j = j * BN // HS
+    at = tl.where(ours, (channel + OFFSET) * HP + m, 0) if FLAT else (channel + OFFSET) * HP + m
     total = tl.zeros([BN, WA], tl.float32)
     total_b = tl.zeros([BN, WB if WB else 16], tl.float32)
     sums = tl.zeros([BN], tl.float32)
     # Gradients of any size fit into halves once the largest is brought to the size of 1.
     power, inverse = power_of_two(tl.load(most))
-    w, w_b, v, v_b = weight_rows(head, tail, j + OFFSET, m, HP, WP, WA, WB, SPLIT)
-    shift = tl.load(bias + (j + OFFSET) * HP + m)
+    w, w_b, v, v_b = weight_rows(head, tail, 0, at, HP, WP, WA, WB, SPLIT)
+    shift = tl.load(bias + at)
     for leg in range(share // cuts, legs, shares):
         piece = leg * 2 + 1 if RECTILINEAR else leg
         slot = tl.load(slots + piece).to(tl.int64)
-        if ALONE:
+        if ALL:
             begin = 0
             end = tl.load(moving + piece)
         else:
@@ -100,18 +112,23 @@ def columns_kernel(
             entry = begin + (turn // TOTAL) * ENTRIES + tl.arange(0, ENTRIES)
             used = entry < end
             stream = entry
-            if not ALONE:
+            if not ALL:
                 stream = tl.load(entry_stream + entry, mask=used, other=0)
             here = bent + (leg * TOTAL + q) * long * (2 * WS)
             x, x_b, y, y_b = bent_rows(here, stream, used, streams, WA, WB, SPLIT)
             u = (q // STAGES + tl.load(c + q % STAGES)) * (1.0 / STEPS)
-            dx = slope_at(slopes, leg, stream, j, used, u, long, CHANNELS, DEGREE)
+            dx = slope_at(slopes, leg, stream, j, used, u, long, CHANNELS, DEGREE) * inverse
             g = tl.load(
                 g_ks + (slot + q) * long * HS + stream[None, :] * HS + m[:, None],
-                mask=used[None, :],
+                mask=used[None, :] & ours[:, None],
                 other=0.0,
             )
-            g = g * (dx * inverse)[None, :]
+            if FLAT:
+                after = tl.minimum(j + 1, CHANNELS - 1)
+                dx_b = slope_at(slopes, leg, stream, after, used, u, long, CHANNELS, DEGREE)
+                g = g * tl.where((channel == j)[:, None], dx[None, :], (dx_b * inverse)[None, :])
+            else:
+                g = g * dx[None, :]
             if TANH:
                 f = moved_columns(w, w_b, v, v_b, x, x_b, y, y_b, shift, WB, TANH, SPLIT, FAST)
                 g = g * (1.0 - f * f)
@@ -127,11 +144,10 @@ def columns_kernel(
                     total_b = tl.dot(lower, x_b, total_b)
                     total_b = tl.dot(small, y_b, total_b)
     undo = power * (64.0 / 8192.0 if SPLIT else 1.0 / 8192.0)
-    to = (share * (CHANNELS + OFFSET) + j + OFFSET) * H + m
-    mine = (m < H)[:, None]
+    to = (share * (CHANNELS + OFFSET) + channel + OFFSET) * H + m
     wide = tl.arange(0, WA)[None, :]
-    tl.store(weight + to[:, None] * W + wide, total * undo, mask=mine & (wide < W))
+    tl.store(weight + to[:, None] * W + wide, total * undo, mask=ours[:, None] & (wide < W))
     if WB:
         wide = WA + tl.arange(0, WB)[None, :]
-        tl.store(weight + to[:, None] * W + wide, total_b * undo, mask=mine & (wide < W))
-    tl.store(offset + to, sums * power, mask=m < H)
+        tl.store(weight + to[:, None] * W + wide, total_b * undo, mask=ours[:, None] & (wide < W))
+    tl.store(offset + to, sums * power, mask=ours)
