@@ -49,12 +49,14 @@ class Case:
     precision: str = "highest"
     data: bool = False
     """Whether gradients of the path are asked for"""
+    every: int = 1
+    """Of the knots, one of so many has gradients"""
     shape: dict = field(default_factory=lambda: TINY)
 
 
 INTERPRETED = {
-    "moved_rk4": Case(method="rk4", activation="relu"),
-    "alone_deep": Case(alone=True, depth=3, activation="tanh", counts=False),
+    "moved_rk4": Case(method="rk4", activation="relu", every=2),
+    "alone_deep": Case(alone=True, depth=3, activation="tanh", counts=False, every=3),
     "several_blocks": Case(hidden=19, width=18, depth=2, method="euler", observed=0.9),
     "units_first": Case(hidden=70, width=9, depth=1, method="euler", lengths=(3, 2)),
     "row_of_192": Case(hidden=5, width=130, depth=1, method="euler", lengths=(3, 2)),
@@ -136,6 +138,9 @@ ON_A_GPU = {
     "reference_high": Case(
         tuple(range(1, 40)) * 5, 40, 0.15, hidden=64, width=64, precision="high"
     ),
+    "reference_rows": Case(
+        tuple(range(1, 40)) * 5, 40, 0.15, hidden=64, width=64, precision="high", every=2
+    ),
     "characters": Case((41, 17, 30) * 11, 3, 1.0, False, hidden=148, width=89, alone=True),
     "beijing": Case((24, 23) * 17, 9, 0.9, False, hidden=249, width=170, depth=1, data=True),
     "sepsis": Case((20, 7, 1) * 30, 37, 0.2, hidden=82, width=65, sees_path=True, data=True),
@@ -199,6 +204,8 @@ def errors(case: Case, device: str, seed: int) -> dict[str, float]:
         want.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
     )
     weight = weight.to(device)
+    if case.every > 1:
+        weight[torch.arange(len(weight)) % case.every > 0] = 0
     wanted = [*exact.values(), *fused_gpu.weights_of(exact_field)]
     want_g = torch.autograd.grad((want * weight).sum(), wanted, allow_unused=True)
 
@@ -210,7 +217,7 @@ def errors(case: Case, device: str, seed: int) -> dict[str, float]:
     quiet, _ = gpu.forward(packed, legs, z0, method, save=False, split=split, shape=shape)
     z, tapes = gpu.forward(packed, legs, z0, method, save=True, split=split, shape=shape)
     found = gpu.backward(
-        weight.float(), tapes,
+        weight.float()[:: case.every], tapes, every=case.every,
         want_time=case.data, want_slopes=case.data, want_drive=case.data or case.sees_path,
     )  # fmt: skip
     got = dict(zip([*exact, *range(len(wanted))], want_g, strict=False))

@@ -133,11 +133,14 @@ def along(
     drive: Tensor | None,
     precision: Precision,
     moves: Moves | None = None,
+    every: int = 1,
 ) -> Tensor:
-    """`trajectory` along legs laid out before; gradients reach time, slopes and drive as given here."""
-    return _Fused.apply(
-        legs, field, table, precision, moves, z0, time, slopes, drive, *weights_of(field)
-    )  # pyright: ignore[reportReturnType]
+    """`trajectory` along legs laid out before; gradients reach time, slopes and drive as given here.
+
+    Of the knots it gives one of `every` so many, beginning with the first.
+    """
+    how = (legs, field, table, precision, moves, every)
+    return _Fused.apply(*how, z0, time, slopes, drive, *weights_of(field))  # pyright: ignore[reportReturnType]
 
 
 def legs_of(chain: Chain) -> Legs:
@@ -190,6 +193,7 @@ class _Fused(torch.autograd.Function):
         table: Tableau,
         precision: Precision,
         moves: Moves | None,
+        every: int,
         z0: Tensor,
         time: Tensor | None,
         slopes: Tensor,
@@ -207,17 +211,17 @@ class _Fused(torch.autograd.Function):
                 save=any(ctx.needs_input_grad),
                 split=precision == "highest",
                 moves=moves,
-                path_gradients=any(ctx.needs_input_grad[6:8]),
+                path_gradients=any(ctx.needs_input_grad[7:10]),
             )
-        ctx.legs = legs
-        return knots
+        ctx.legs, ctx.every = legs, every
+        return knots[::every]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         from onlinecde.kernels import gpu
 
-        need_time, need_slopes, need_drive = ctx.needs_input_grad[6:9]
+        need_time, need_slopes, need_drive = ctx.needs_input_grad[7:10]
         with _current(grads[0]):
             found = gpu.backward(
                 grads[0],
@@ -225,13 +229,14 @@ class _Fused(torch.autograd.Function):
                 want_time=need_time,
                 want_slopes=need_slopes,
                 want_drive=need_drive,
+                every=ctx.every,
             )
         slopes = found.slopes
         if slopes is not None and ctx.legs.rectilinear:
             slopes = slopes[:, :, 0]
         inner = [part for layer in found.inner for part in layer]
         return (
-            *(None,) * 5,
+            *(None,) * 6,
             found.z0,
             found.time,
             slopes,

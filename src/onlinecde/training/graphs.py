@@ -322,12 +322,20 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
             drive=None if drive is None else drive.detach().contiguous(),
         )
         how = model.integrator
-        knots = fused_gpu.along(
-            legs, model.field, how.table, z0, inputs.time, inputs.slopes, drive, how.precision
+        rows = fused_gpu.along(
+            legs,
+            model.field,
+            how.table,
+            z0,
+            inputs.time,
+            inputs.slopes,
+            drive,
+            how.precision,
+            every=2,
         )
         view = inputs.x if model.readout_sees_path else None
         if inputs.since is not None:
             view = torch.cat([inputs.x, inputs.since], 2)
         if self.final:
-            return model.read(knots[-1], None if view is None else view[:, -1])
-        return model.read(knots[::2].transpose(0, 1), view)
+            return model.read(rows[-1], None if view is None else view[:, -1])
+        return model.read(rows.transpose(0, 1), view)

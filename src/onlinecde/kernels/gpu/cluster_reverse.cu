@@ -101,7 +101,7 @@ extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(256, 1) c
     const float* before, const half_t* bent,
     const float* time, const float* slopes, const int* lengths,
     const half_t* inner_head, const half_t* head, const float* bias,
-    int streams, int pieces) {
+    int streams, int pieces, int every) {
   extern __shared__ __align__(128) unsigned char memory[];
   Shared& shared = *(Shared*)memory;
   const int rank = rank_in_cluster(), cluster = blockIdx.x / BLOCKS;
@@ -135,7 +135,7 @@ extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(256, 1) c
 
   float g[4] = {0, 0, 0, 0}, y[STAGES][4], largest[2] = {0, 0};
   #pragma unroll 1
-  for (int knot = last_piece; knot <= pieces; knot++) {
+  for (int knot = (last_piece + every - 1) / every; knot <= pieces / every; knot++) {
     float more[4];
     read_own<H>(more, g_knots + knot * many * H, own);
     for (int i = 0; i < 4; i++) g[i] += more[i];
@@ -163,8 +163,8 @@ extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(256, 1) c
   for (int piece = last_piece - 1; piece >= 0; piece--) {
     const int leg = piece / 2;
     const long long slot = (long long)piece * TOTAL;
-    float g_knot[4];
-    read_own<H>(g_knot, g_knots + piece * many * H, own);
+    float g_knot[4] = {0, 0, 0, 0};
+    if (piece % every == 0) read_own<H>(g_knot, g_knots + piece / every * many * H, own);
     if (piece % 2 == 0) {
       float dt[2];
       for (int i = 0; i < 2; i++) dt[i] = own.ends[i] > piece ? time[leg * many + own.row + i] : 0.f;

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -204,14 +203,16 @@ def forward(
     z0: Tensor,
     how: Clusters,
     knots: Tensor,
-    ys: Tensor,
     before: Tensor,
     *,
     save: bool,
-) -> Tensor:
-    """Fill `knots`, and if asked to `save` the tape; returns the features in halves, (slot, stream, 64)."""
+) -> tuple[Tensor, Tensor]:
+    """Fill `knots`, and if asked to `save` what the activations take in, `before`.
+
+    Returns the stages' inputs and the features, both in halves, (slot, stream, 64).
+    """
     assert legs.time is not None
-    bent = z0.new_empty(ys.shape[0], legs.streams, SIDE, dtype=torch.float16)
+    ys, bent = z0.new_empty(2, before.shape[0], legs.streams, SIDE, dtype=torch.float16)
     launch(
         "forward", how, save, how.blocks(legs.streams),
         (
@@ -219,7 +220,7 @@ def forward(
             field.inner_head, field.inner_bias, field.head, field.bias, legs.streams, legs.pieces,
         ),
     )  # fmt: skip
-    return bent
+    return ys, bent
 
 
 def reverse(
@@ -227,6 +228,7 @@ def reverse(
     legs: Legs,
     how: Clusters,
     g_knots: Tensor,
+    every: int,
     before: Tensor,
     bent: Tensor,
     g_z0: Tensor,
@@ -234,16 +236,28 @@ def reverse(
     g_most: Tensor,
     grads: Tensor,
 ) -> None:
-    """Fill the gradients of the states and what those of the weights are found from."""
+    """Fill the gradients of the states and what those of the weights are found from.
+
+    `g_knots` are gradients at one of `every` so many knots.
+    """
     assert legs.time is not None
     launch(
         "reverse", how, True, how.blocks(legs.streams),
         (
             g_knots.contiguous(), g_z0, g_ks, g_most, grads, before, bent,
             legs.time, legs.slopes, legs.lengths,
-            field.inner_head, field.head, field.bias, legs.streams, legs.pieces,
+            field.inner_head, field.head, field.bias, legs.streams, legs.pieces, every,
         ),
     )  # fmt: skip
+
+
+def column_parts(legs: Legs, device: torch.device) -> tuple[int, int]:
+    """Shares into which the legs are cut for `columns`, and the parts of its sums."""
+    programs = torch.cuda.get_device_properties(device).multi_processor_count
+    # No more thread blocks than run at once: the last would be alone.
+    shares = max(1, min(legs.pieces // 2, COLUMNS * programs // legs.values))
+    # With one part, half the warps of a block add up for themselves.
+    return shares, shares * (2 if legs.parts == 1 else 1)
 
 
 def columns(
@@ -253,27 +267,19 @@ def columns(
     bent: Tensor,
     g_ks: Tensor,
     most: Tensor,
-) -> tuple[tuple[Tensor, Tensor], Callable[[], None]]:
-    """Room for the gradients of the columns on value legs, in parts, and what fills it.
+    weight: Tensor,
+    bias: Tensor,
+    shares: int,
+) -> None:
+    """Fill the gradients of the columns on value legs, in parts.
 
     (part, channel, hidden, width) and (part, channel, hidden); the column of time is not among them.
     `most` is a bound on the stages' gradients times dX.
     """
-    number = legs.pieces // 2
-    programs = torch.cuda.get_device_properties(g_ks.device).multi_processor_count
-    shares = max(1, min(number, -(-COLUMNS * programs // legs.values)))
-    # With one part, half the warps of a block add up for themselves.
-    room = shares * (2 if legs.parts == 1 else 1)
-    weight = g_ks.new_empty(room, field.channels, field.hidden, field.width)
-    bias = g_ks.new_empty(room, field.channels, field.hidden)
-
-    def fill() -> None:
-        launch(
-            "columns", how, True, legs.values * shares,
-            (
-                bent, g_ks, most, weight, bias, legs.slopes, legs.lengths, field.head, field.bias,
-                legs.streams, number, shares,
-            ),
-        )  # fmt: skip
-
-    return (weight, bias), fill
+    launch(
+        "columns", how, True, legs.values * shares,
+        (
+            bent, g_ks, most, weight, bias, legs.slopes, legs.lengths, field.head, field.bias,
+            legs.streams, legs.pieces // 2, shares,
+        ),
+    )  # fmt: skip

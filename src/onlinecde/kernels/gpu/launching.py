@@ -19,7 +19,7 @@ SHARED = 225_000
 """Bytes of shared memory a kernel may plan with."""
 ALONE_UP_TO = 8
 """With so many channels or fewer, each thread block takes its streams through the whole solve alone ..."""
-ALONE_WEIGHTS = 100_000
+ALONE_WEIGHTS = 32_000
 """... if the weights it would read at every stage are no more than these."""
 
 
@@ -89,7 +89,9 @@ def shape_for(
     long, broad = legs.row(field.hidden), legs.row(field.width)
     channels = legs.values * legs.parts
     if alone is None:
-        alone = channels <= ALONE_UP_TO and channels * long * broad <= ALONE_WEIGHTS
+        # Every other leg of a rectilinear path is one of time, for which nobody need meet.
+        most = ALONE_WEIGHTS * (3 if legs.rectilinear else 1)
+        alone = channels <= ALONE_UP_TO and channels * long * broad <= most
     programs = 1
     if not interpreted():
         programs = torch.cuda.get_device_properties(legs.slopes.device).multi_processor_count

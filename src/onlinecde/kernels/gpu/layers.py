@@ -66,9 +66,7 @@ def _units(
         k = tl.arange(0, KP)
         p = product(x, head, tail, n[None, :] * KP + k[:, None], SPLIT)
     else:
-        p = product_of_halves(
-            halves, rows, live, streams, head, tail, n * KP, 1, KS, BK, BW, SPLIT
-        )
+        p = product_of_halves(halves, rows, live, streams, head, tail, n * KP, 1, KS, BK, BW, SPLIT)
         if SPLIT:
             p = p * 64.0
     p += tl.load(bias + n)[None, :]
@@ -126,9 +124,7 @@ def _gradient(
         keep_halves(g * inverse[:, None], halves, rows, live, streams, WS, WP, SPLIT)
     tl.debug_barrier()
     if BN == NP:
-        found = product_of_halves(
-            halves, rows, live, streams, head, tail, n, NP, WS, BK, BN, SPLIT
-        )
+        found = product_of_halves(halves, rows, live, streams, head, tail, n, NP, WS, BK, BN, SPLIT)
         tl.debug_barrier()
         return found * power[:, None]
     for first in range(0, NS, BN):

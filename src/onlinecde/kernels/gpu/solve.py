@@ -28,7 +28,7 @@ from onlinecde.kernels.gpu.launching import (
     shape_for,
     sizes_of,
 )
-from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, row
+from onlinecde.kernels.gpu.packing import Legs, PackedField, Table
 from onlinecde.kernels.gpu.plan import Moves, plan_moves
 from onlinecde.kernels.gpu.reverse_sweep import backward_kernel
 from onlinecde.kernels.gpu.weight_gradients import Tape, weight_gradients
@@ -104,16 +104,16 @@ def _forward(
     slots, room = legs.slots(table.stages)
     new, hidden, width = z0.new_empty, legs.row(field.hidden), legs.row(field.width)
     knots = new(legs.pieces + 1, streams, field.hidden)
-    ys = new(room if save else 1, streams, hidden)
     before = new(room if save else 1, field.depth, streams, width)
     if isinstance(how, Clusters):
-        features = clusters.forward(field, legs, z0, how, knots, ys, before, save=save)
+        ys, features = clusters.forward(field, legs, z0, how, knots, before, save=save)
         if not save:
             return knots, []
         tape = Tape(
             field, legs, table, shape, moves, slots, room, ys, before, None, split, how, features
         )
         return knots, [tape]
+    ys = new(room if save else 1, streams, hidden)
     stages = legs.slopes.shape[0] * legs.steps * table.stages if save else 1
     bent = new(stages, 2, streams, width, dtype=torch.float16)
     parts = new(room_for(legs, shape, 1, shape.dense.groups if shape.dense else 0), hidden)
@@ -150,9 +150,10 @@ def backward(
     want_time: bool = False,
     want_slopes: bool = False,
     want_drive: bool = False,
+    every: int = 1,
 ) -> Gradients:
-    """Gradients of a solve from those of z at its knots (knot, stream, hidden)."""
-    wants = (want_time, want_slopes, want_drive)
+    """Gradients of a solve from those of z at its knots, one of `every` so many (knot, stream, hidden)."""
+    wants = (every, want_time, want_slopes, want_drive)
     if len(tapes) == 1:
         return _backward(g_knots, tapes[0], *wants)
     parts, first = [], 0
@@ -184,7 +185,7 @@ def backward(
 
 
 def _backward(
-    g_knots: Tensor, tape: Tape, want_time: bool, want_slopes: bool, want_drive: bool
+    g_knots: Tensor, tape: Tape, every: int, want_time: bool, want_slopes: bool, want_drive: bool
 ) -> Gradients:
     field, legs, shape, table = tape.field, tape.legs, tape.shape, tape.table
     streams, device = legs.streams, g_knots.device
@@ -200,7 +201,7 @@ def _backward(
         # Whoever wants gradients of the path said so on the way there, which Triton then took.
         assert not any((want_time, want_slopes, want_drive))
         clusters.reverse(
-            field, legs, tape.clusters, g_knots, tape.before, tape.features, g_z0, g_ks, g_most, grads
+            field, legs, tape.clusters, g_knots, every, tape.before, tape.features, g_z0, g_ks, g_most, grads
         )  # fmt: skip
         inner, weight, bias = weight_gradients(tape, g_ks, g_most, grads)
         return Gradients(g_z0, inner, weight, bias, None, None, None)
@@ -211,13 +212,12 @@ def _backward(
     with right_ptxas():
         backward_kernel[grid_of(shape, streams)](
             g_knots.contiguous(), g_z0, g_ks, new(streams), g_most, grads, tape.before, tape.bent,
-            _halves(streams, width, device), _halves(streams, hidden, device), parts,
-            new(streams, max(hidden, width)), counter(device),
+            _halves(streams, width, device), parts, new(streams, max(hidden, width)), counter(device),
             *(g_z0 if g is None else g for g in (g_time, g_slopes, g_drive)),
             *path_of(legs), legs.lengths, tape.slots,
             field.inner_head, field.inner_tail, field.head, field.tail, field.bias,
             table.numbers, *lists_of(tape.moves, legs), streams, legs.pieces,
-            **sizes_of(field, legs, shape, table.stages, shape.columns_back),
+            **sizes_of(field, legs, shape, table.stages, shape.columns_back), EVERY=every,
             **dense_of(dense, legs), BLOCK=shape.entries_back, SHARES=shares, AHEAD=2, WANT_TIME=g_time is not None,
             WANT_SLOPES=g_slopes is not None, WANT_DRIVE=g_drive is not None,
             TOGETHER=not interpreted(), **precision_of(tape.split, device),

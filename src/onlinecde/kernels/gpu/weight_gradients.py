@@ -5,7 +5,7 @@ from __future__ import annotations
 # Triton's own types call every constant a constexpr, which callers do not give.
 # pyright: reportArgumentType=false, reportCallIssue=false
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -15,12 +15,14 @@ from onlinecde.kernels.gpu.clusters import Clusters
 from onlinecde.kernels.gpu.launching import Shape, options, precision_of, sizes_of
 from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, padded
 from onlinecde.kernels.gpu.plan import Moves
+from onlinecde.kernels.gpu.sums import Part, Sums
 from onlinecde.kernels.gpu.weights import columns_kernel, outer_kernel
 
 SUMS = 2**26
 """Numbers that may stand in sums of columns side by side"""
 OUTER = 3
 """Thread blocks of a multiprocessor for the gradients of inner layers"""
+OUTER_AHEAD = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +38,7 @@ class Tape:
     """(piece + 1,): where the stages of each piece are kept"""
     room: int
     ys: Tensor
-    """(slot, stream, row of hidden): the stages' inputs"""
+    """(slot, stream, row of hidden): the stages' inputs; (slot, stream, 64) halves where clusters kept them"""
     before: Tensor
     """(slot, layer, stream, row of width): what the activations took in"""
     bent: Tensor | None
@@ -49,6 +51,17 @@ class Tape:
     features: Tensor | None = None
     """(slot, stream, 64) halves: the same, as clusters keep it"""
 
+    def layer_inputs(self, layer: int) -> tuple[Tensor, int, int, int, int, bool]:
+        """What a layer takes in: where it is kept, as which of how many rows, their numbers and
+        size, and whether the activation is still to come."""
+        field, legs = self.field, self.legs
+        if layer == 0:
+            room = self.ys.shape[-1]
+            return self.ys, 0, 1, room, field.hidden, False
+        if layer == field.depth and self.features is not None:
+            return self.features, 0, 1, self.features.shape[-1], field.width, False
+        return self.before, layer - 1, field.depth, legs.row(field.width), field.width, True
+
 
 def weight_gradients(
     tape: Tape, g_ks: Tensor, g_most: Tensor, grads: Tensor
@@ -58,48 +71,51 @@ def weight_gradients(
     hidden, width, depth = field.hidden, field.width, field.depth
     moving, timed = legs.moving_in_slots(tape.table.stages)
     most = g_most.max() * legs.steepest
-    if tape.clusters and tape.features is not None:
-        parts, fill = clusters.columns(field, legs, tape.clusters, tape.features, g_ks, most)
-    else:
-        parts, fill = _columns(tape, g_ks, most)
-    side = Beside(g_ks.device)
-    inner = []
+    outer = []
     for layer in range(depth):
-        xs, x_first, per_slot, size = tape.ys, 0, 1, hidden
-        if layer:
-            xs, x_first, per_slot, size = tape.before, layer - 1, depth, width
-        inner.append(
-            _outer(
-                tape, xs, grads, moving, x_first, layer,
-                sizes=(size, width), per_slot=(per_slot, depth), act=layer > 0,
-            )
-        )  # fmt: skip
-    of_time = None
+        taken = tape.layer_inputs(layer)
+        outer.append(_Outer(*taken, grads, layer, depth, width, moving))
     if legs.rectilinear:
-        of_time = _outer(
-            tape, tape.before, g_ks, timed, depth - 1, 0,
-            sizes=(width, hidden), per_slot=(depth, 1), act=True,
-        )  # fmt: skip
+        outer.append(_Outer(*tape.layer_inputs(depth), g_ks, 0, 1, hidden, timed))
+    columns = _clustered(tape, g_ks, most) if tape.clusters else _columns(tape, g_ks, most)
+    parts = [Part(each.shares(tape), each.g_size, each.x_size) for each in outer]
+    of_time = hidden if legs.rectilinear else 0
+    if of_time:
+        parts[-1] = replace(parts[-1], into=len(outer))
+    parts.append(Part(columns.shares, field.channels * hidden, width, skip=of_time))
+    sums = Sums(tuple(parts), g_ks)
+    side = Beside(g_ks.device)
+    for number, each in enumerate(outer):
+        each.fill(tape, *sums.parts(number))
     # The others wait for memory and this one for arithmetic.
     with side:
-        fill()
+        columns.fill(*sums.parts(len(outer)))
     side.join()
-    weight, bias = _sum(parts)
-    if of_time is not None:
-        weight[0], bias[0] = _sum(of_time)
-    return [_sum(layer) for layer in inner], weight, bias
+    *inner, (weight, bias) = sums.added()
+    return inner, weight.view(-1, hidden, width), bias.view(-1, hidden)
 
 
-def _sum(parts: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Parts added up, always in the same order."""
-    weights, biases = parts
-    return weights.sum(0), biases.sum(0)
+@dataclass(frozen=True)
+class _Columns:
+    """The gradients of the columns that move on value legs: into how many parts, and what fills them."""
+
+    shares: int
+    fill: Callable[[Tensor, Tensor], None]
 
 
-def _columns(
-    tape: Tape, g_ks: Tensor, most: Tensor
-) -> tuple[tuple[Tensor, Tensor], Callable[[], None]]:
-    """Room for the gradients of the columns that move on value legs, in parts, and what fills it."""
+def _clustered(tape: Tape, g_ks: Tensor, most: Tensor) -> _Columns:
+    assert tape.clusters is not None
+    assert tape.features is not None
+    how, features = tape.clusters, tape.features
+    shares, room = clusters.column_parts(tape.legs, g_ks.device)
+
+    def fill(weights: Tensor, biases: Tensor) -> None:
+        clusters.columns(tape.field, tape.legs, how, features, g_ks, most, weights, biases, shares)
+
+    return _Columns(room, fill)
+
+
+def _columns(tape: Tape, g_ks: Tensor, most: Tensor) -> _Columns:
     field, legs, shape = tape.field, tape.legs, tape.shape
     device, hidden, width = g_ks.device, field.hidden, field.width
     block, entries, warps = min(padded(hidden), 64), min(shape.entries, 32), 4
@@ -117,9 +133,6 @@ def _columns(
     short = min(-(-terms // shape.longest), SUMS // (field.channels * hidden * width))
     shares = max(1, min(number, max(wanted, short)))
     cuts = max(1, min(-(-legs.streams // entries), -(-short // shares)))
-    shares *= cuts
-    weights = g_ks.new_empty(shares, field.channels, hidden, width)
-    biases = g_ks.new_empty(shares, field.channels, hidden)
     sizes = sizes_of(field, legs, shape, tape.table.stages, block)
     for name in ("BW", "BH", "BK", "BKH", "DEPTH", "ACT", "OWN_STEPS", "DRIVE", "ROWS", "ALONE"):
         del sizes[name]
@@ -127,40 +140,51 @@ def _columns(
     moving = legs.moving
     lists = (tape.moves.entry_stream, tape.moves.value_first) if tape.moves else (moving, moving)
 
-    def fill() -> None:
-        columns_kernel[(*blocks, shares)](
+    def fill(weights: Tensor, biases: Tensor) -> None:
+        columns_kernel[(*blocks, shares * cuts)](
             tape.bent, g_ks, most, weights, biases, legs.slopes, moving, tape.slots,
             field.head, field.tail, field.bias, tape.table.numbers, *lists, legs.streams, number, cuts,
             **sizes, **precision_of(tape.split, device), **options(warps),
         )  # fmt: skip
 
-    return (weights, biases), fill
+    return _Columns(shares * cuts, fill)
 
 
-def _outer(
-    tape: Tape,
-    xs: Tensor,
-    gs: Tensor,
-    moving: Tensor,
-    x_first: int,
-    g_first: int,
-    *,
-    sizes: tuple[int, int],
-    per_slot: tuple[int, int],
-    act: bool,
-) -> tuple[Tensor, Tensor]:
-    """Sums of g^T x (G, X) and of g (G,) over all slots and the streams that move in them, in parts."""
-    x_size, g_size = sizes
-    shape, legs = tape.shape, tape.legs
-    blocks = -(-g_size // 64), -(-x_size // 64)
-    shares = max(1, min(tape.room, OUTER * shape.programs // (blocks[0] * blocks[1])))
-    weight = gs.new_empty(shares, g_size, x_size)
-    offset = gs.new_empty(shares, g_size)
-    outer_kernel[(shares, *blocks)](
-        xs, gs, weight, offset, moving, legs.streams, tape.room, x_first, g_first,
-        X=x_size, XR=legs.row(x_size), BX=min(padded(x_size), 64), XS=per_slot[0],
-        G=g_size, GR=legs.row(g_size), BG=min(padded(g_size), 64), GS=per_slot[1],
-        ACT=tape.field.activation if act else "none", ROWS=shape.entries,
-        **precision_of(tape.split, gs.device), **options(4),
-    )  # fmt: skip
-    return weight, offset
+@dataclass(frozen=True)
+class _Outer:
+    """Sums of g^T x (G, X) and of g (G,) over all slots and the streams that move in them.
+
+    Of each slot's `x_many` rows of a stream in `xs` it takes number `x_first`, and likewise of `gs`.
+    """
+
+    xs: Tensor
+    x_first: int
+    x_many: int
+    x_row: int
+    x_size: int
+    act: bool
+    """Whether x is what the activation takes in"""
+    gs: Tensor
+    g_first: int
+    g_many: int
+    g_size: int
+    moving: Tensor
+
+    def _blocks(self) -> tuple[int, int]:
+        return -(-self.g_size // 64), -(-self.x_size // 64)
+
+    def shares(self, tape: Tape) -> int:
+        """Into how many parts the sums are cut."""
+        down, across = self._blocks()
+        return max(1, min(tape.room, OUTER * tape.shape.programs // (down * across)))
+
+    def fill(self, tape: Tape, weight: Tensor, offset: Tensor) -> None:
+        shape, legs = tape.shape, tape.legs
+        outer_kernel[(weight.shape[0], *self._blocks())](
+            self.xs, self.gs, weight, offset, self.moving, legs.streams, tape.room, self.x_first,
+            self.g_first,
+            X=self.x_size, XR=self.x_row, BX=min(padded(self.x_size), 64), XS=self.x_many,
+            G=self.g_size, GR=legs.row(self.g_size), BG=min(padded(self.g_size), 64), GS=self.g_many,
+            ACT=tape.field.activation if self.act else "none", ROWS=shape.entries, AHEAD=OUTER_AHEAD,
+            **precision_of(tape.split, self.gs.device), **options(4),
+        )  # fmt: skip
