@@ -214,13 +214,15 @@ def errors(case: Case, device: str, seed: int) -> dict[str, float]:
     shape = replace(gpu.shape_for(packed, legs, case.alone), **case.shape)
     method = gpu.pack_table(table.a, table.b, table.c, torch.device(device))
     split = case.precision == "highest"
-    quiet, _ = gpu.forward(packed, legs, z0, method, save=False, split=split, shape=shape)
-    z, tapes = gpu.forward(packed, legs, z0, method, save=True, split=split, shape=shape)
+    how = {"split": split, "shape": shape, "every": case.every}
+    quiet, _ = gpu.forward(packed, legs, z0, method, save=False, **how)
+    z, tapes = gpu.forward(packed, legs, z0, method, save=True, **how)
     found = gpu.backward(
         weight.float()[:: case.every], tapes, every=case.every,
         want_time=case.data, want_slopes=case.data, want_drive=case.data or case.sees_path,
     )  # fmt: skip
     got = dict(zip([*exact, *range(len(wanted))], want_g, strict=False))
+    want = want[:: case.every]
     pairs = {"z": (z, want), "z without gradients": (quiet, want)}
     pairs["g z0"] = (found.z0, got["z0"])
     if case.data:

@@ -212,9 +212,10 @@ class _Fused(torch.autograd.Function):
                 split=precision == "highest",
                 moves=moves,
                 path_gradients=any(ctx.needs_input_grad[7:10]),
+                every=every,
             )
         ctx.legs, ctx.every = legs, every
-        return knots[::every]
+        return knots
 
     @staticmethod
     @torch.autograd.function.once_differentiable

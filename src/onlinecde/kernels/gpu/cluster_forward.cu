@@ -1,4 +1,4 @@
-// The whole solve for a cluster's streams: z at all knots, and what the way back needs.
+// The whole solve for a cluster's streams: z at the knots, and what the way back needs.
 
 constexpr int HELD = COLUMNS < 10 ? COLUMNS : 10;  // columns in registers, the others in shared memory
 
@@ -44,7 +44,7 @@ extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(256, 1) c
     float* knots, const float* z0, half_t* ys, float* before, half_t* bent,
     const float* time, const float* slopes, const int* lengths,
     const half_t* inner_head, const float* inner_bias, const half_t* head, const float* bias,
-    int streams, int pieces) {
+    int streams, int pieces, int every) {
   extern __shared__ __align__(128) unsigned char memory[];
   Shared& shared = *(Shared*)memory;
   const int rank = rank_in_cluster(), cluster = blockIdx.x / BLOCKS;
@@ -206,10 +206,10 @@ extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(256, 1) c
       }
       cluster_arrive();
     }
-    write_own<H>(knots + (piece + 1) * many * H, z, own);
+    if ((piece + 1) % every == 0) write_own<H>(knots + (piece + 1) / every * many * H, z, own);
   }
   // From its last piece on a stream stands still.
-  for (int knot = last_piece + 1; knot <= pieces; knot++) write_own<H>(knots + knot * many * H, z, own);
+  for (int knot = last_piece / every + 1; knot <= pieces / every; knot++) write_own<H>(knots + knot * many * H, z, own);
   copies_end();
   // No block may leave while another writes to it.
   cluster_wait();

@@ -33,7 +33,7 @@ BLOCK_STREAMS = (4, 6, 8, 9, 10, 12, 16)
 """Streams of a thread block the kernels are compiled for"""
 COLUMNS_SHARED = 57 * 1024
 """Bytes of shared memory of a thread block for the last layer's gradients: two fit a multiprocessor."""
-COLUMNS = 4
+COLUMNS = 2
 """Thread blocks of a multiprocessor for them"""
 ACTIVATIONS = {"relu": 0, "tanh": 1, "silu": 2, "softplus": 3}
 SHARED_FILES = ("cluster_primitives.cuh", "cluster_tiles.cuh")
@@ -203,11 +203,12 @@ def forward(
     z0: Tensor,
     how: Clusters,
     knots: Tensor,
+    every: int,
     before: Tensor,
     *,
     save: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Fill `knots`, and if asked to `save` what the activations take in, `before`.
+    """Fill `knots`, one of `every` so many, and if asked to `save` what the activations take in, `before`.
 
     Returns the stages' inputs and the features, both in halves, (slot, stream, 64).
     """
@@ -218,6 +219,7 @@ def forward(
         (
             knots, z0.contiguous(), ys, before, bent, legs.time, legs.slopes, legs.lengths,
             field.inner_head, field.inner_bias, field.head, field.bias, legs.streams, legs.pieces,
+            every,
         ),
     )  # fmt: skip
     return ys, bent
@@ -254,7 +256,7 @@ def reverse(
 def column_parts(legs: Legs, device: torch.device) -> tuple[int, int]:
     """Shares into which the legs are cut for `columns`, and the parts of its sums."""
     programs = torch.cuda.get_device_properties(device).multi_processor_count
-    # No more thread blocks than run at once: the last would be alone.
+    # No more than run at once: the last would be alone.
     shares = max(1, min(legs.pieces // 2, COLUMNS * programs // legs.values))
     # With one part, half the warps of a block add up for themselves.
     return shares, shares * (2 if legs.parts == 1 else 1)

@@ -37,9 +37,9 @@ def forward_kernel(
     ALONE: tl.constexpr, SAVE: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
     ROWS: tl.constexpr, ENTRIES: tl.constexpr, SHARES: tl.constexpr, AHEAD: tl.constexpr,
     DENSE: tl.constexpr, CROWD: tl.constexpr, DN: tl.constexpr, DENSE_AHEAD: tl.constexpr,
-    TOGETHER: tl.constexpr,
+    EVERY: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """z from z0 (stream, H) along all pieces into `knots` (knot, stream, H).
+    """z from z0 (stream, H) along all pieces into `knots` (knot, stream, H), one of `EVERY` so many.
 
     `table` holds the tableau: a (4, 4), b (4), c (4). `slots` (piece + 1) says where the stages of
     each piece are kept in `ys` (slot, stream, HS) and `before` (slot, layer, stream, WS); `bent` keeps
@@ -130,7 +130,8 @@ def forward_kernel(
                     k0, k1, k2, k3 = put(dt[:, None] * k, s, k0, k1, k2, k3)
                     if s == STAGES - 1:
                         z = combine(z, k0, k1, k2, k3, b, h)
-                tl.store(knots + (piece + 1) * long * H + place, z, mask=mine)
+                if (piece + 1) % EVERY == 0:
+                    tl.store(knots + (piece + 1) // EVERY * long * H + place, z, mask=mine)
         else:
             low = tl.zeros([ROWS], tl.int32)
             high = tl.zeros([ROWS], tl.int32)
@@ -245,8 +246,8 @@ def forward_kernel(
                                 )  # fmt: skip
                         waits += programs
                         wait_for_all(counter, waits, TOGETHER)
-            if piece < last_piece:
-                tl.store(knots + (piece + 1) * long * H + place, z, mask=mine)
+            if (piece < last_piece) & ((piece + 1) % EVERY == 0):
+                tl.store(knots + (piece + 1) // EVERY * long * H + place, z, mask=mine)
     # From its tile's last piece on a stream stands still.
-    for knot in range(last_piece + 1, pieces + 1):
+    for knot in range(last_piece // EVERY + 1, pieces // EVERY + 1):
         tl.store(knots + knot * long * H + place, z, mask=mine)

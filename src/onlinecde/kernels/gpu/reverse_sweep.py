@@ -12,7 +12,9 @@ import triton.language as tl
 from onlinecde.kernels.gpu.arithmetic import (
     activate,
     add_product,
+    keep_halves,
     power_of_two,
+    product_of_halves,
     slope_at,
     wait_for_all,
 )
@@ -30,7 +32,7 @@ from onlinecde.kernels.gpu.stages import add_up, pull_combine, put, through_memo
 
 @triton.jit(do_not_specialize=["streams", "pieces", "groups"])
 def backward_kernel(
-    g_knots, g_z0, g_ks, g_sizes, g_most, grads, before, bent, halves, parts, spill, counter,
+    g_knots, g_z0, g_ks, g_sizes, g_most, grads, before, bent, halves, g_halves, parts, spill, counter,
     g_time, g_slopes, g_drive,
     time, time_steps, slopes, lengths, slots,
     inner_head, inner_tail, head, tail, bias, table,
@@ -124,30 +126,49 @@ def backward_kernel(
                     found = tl.zeros([ROWS, WP], tl.float32)
                     cross = tl.zeros([ROWS, WP], tl.float32)
                     g_k = through_memory(g_k, to + spot, inside)
-                    for first in range(0, HS, BN):
-                        m = first + tl.arange(0, BN)
-                        some = rows[:, None] * HS + m[None, :]
-                        ours = live[:, None] & (m < HS)[None, :]
-                        g_m = g_k
-                        if BN < HP:
-                            g_m = tl.load(to + some, mask=ours, other=0.0)
+                    if WS > 128 and BH == HP:
                         f = column_from(
-                            x, halves, rows, live, streams, 0, m, head, tail, bias,
-                            HP, WS, WP, BK, BN, TANH, SPLIT, FAST,
+                            x, halves, rows, live, streams, 0, n, head, tail, bias,
+                            HP, WS, WP, BK, HP, TANH, SPLIT, FAST,
                         )  # fmt: skip
                         if WANT_TIME:
-                            g_dt += tl.sum(g_m * f, 1)
-                        g_f = g_m * dt[:, None]
+                            g_dt += tl.sum(g_k * f, 1)
+                        g_f = g_k * dt[:, None]
                         if TANH:
                             g_f = g_f * (1.0 - f * f)
-                        found, cross = add_product(
-                            found, cross, g_f * inverse[:, None], head, tail,
-                            m[:, None] * WP + wide[None, :], SPLIT,
-                        )  # fmt: skip
                         tl.debug_barrier()
-                        tl.store(to + some, g_f, mask=ours)
-                    if SPLIT:
-                        found += cross * 0.00048828125
+                        tl.store(to + spot, g_f, mask=inside)
+                        g_f = g_f * inverse[:, None]
+                        keep_halves(g_f, g_halves, rows, live, streams, HS, HP, SPLIT)
+                        tl.debug_barrier()
+                        found = product_of_halves(
+                            g_halves, rows, live, streams, head, tail, wide, WP, HS, BKH, WP, SPLIT
+                        )
+                    else:
+                        for first in range(0, HS, BN):
+                            m = first + tl.arange(0, BN)
+                            some = rows[:, None] * HS + m[None, :]
+                            ours = live[:, None] & (m < HS)[None, :]
+                            g_m = g_k
+                            if BN < HP:
+                                g_m = tl.load(to + some, mask=ours, other=0.0)
+                            f = column_from(
+                                x, halves, rows, live, streams, 0, m, head, tail, bias,
+                                HP, WS, WP, BK, BN, TANH, SPLIT, FAST,
+                            )  # fmt: skip
+                            if WANT_TIME:
+                                g_dt += tl.sum(g_m * f, 1)
+                            g_f = g_m * dt[:, None]
+                            if TANH:
+                                g_f = g_f * (1.0 - f * f)
+                            found, cross = add_product(
+                                found, cross, g_f * inverse[:, None], head, tail,
+                                m[:, None] * WP + wide[None, :], SPLIT,
+                            )  # fmt: skip
+                            tl.debug_barrier()
+                            tl.store(to + some, g_f, mask=ours)
+                        if SPLIT:
+                            found += cross * 0.00048828125
                     u = begun + tl.load(c + s) * h
                     g_y = pull_features(
                         found * power[:, None], rows, live, here,

@@ -58,8 +58,9 @@ def forward(
     shape: Shape | None = None,
     moves: Moves | None = None,
     path_gradients: bool = False,
+    every: int = 1,
 ) -> tuple[Tensor, list[Tape]]:
-    """z at the knots (knot, stream, hidden) from z0 (stream, hidden), and tapes if asked to `save`.
+    """z at one of `every` so many knots (knot, stream, hidden) from z0 (stream, hidden), and tapes to `save`.
 
     `split` computes products to 22 bits, else to 11. `moves` are the path's move lists, if they
     were made before. Where gradients of the path will be asked for, clusters leave the solve to
@@ -69,14 +70,14 @@ def forward(
     shape = shape or shape_for(field, legs, split=split)
     room = legs.streams if shape.alone else shape.rows * shape.programs
     if legs.streams <= room:
-        return _forward(field, legs, z0, table, save, split, shape, moves, path_gradients)
+        return _forward(field, legs, z0, table, save, split, shape, moves, path_gradients, every)
     found: list[Tensor] = []
     tapes: list[Tape] = []
     for first in range(0, legs.streams, room):
         some = slice(first, first + room)
         part = legs.some(first, first + room)
         knots, tape = _forward(
-            field, part, z0[some], table, save, split, shape, None, path_gradients
+            field, part, z0[some], table, save, split, shape, None, path_gradients, every
         )
         found.append(knots)
         tapes += tape
@@ -93,6 +94,7 @@ def _forward(
     shape: Shape,
     moves: Moves | None,
     path_gradients: bool,
+    every: int,
 ) -> tuple[Tensor, list[Tape]]:
     streams, device = legs.streams, z0.device
     how = None
@@ -103,10 +105,10 @@ def _forward(
         moves = plan_moves(legs, shape.entries)
     slots, room = legs.slots(table.stages)
     new, hidden, width = z0.new_empty, legs.row(field.hidden), legs.row(field.width)
-    knots = new(legs.pieces + 1, streams, field.hidden)
+    knots = new(legs.pieces // every + 1, streams, field.hidden)
     before = new(room if save else 1, field.depth, streams, width)
     if isinstance(how, Clusters):
-        ys, features = clusters.forward(field, legs, z0, how, knots, before, save=save)
+        ys, features = clusters.forward(field, legs, z0, how, knots, every, before, save=save)
         if not save:
             return knots, []
         tape = Tape(
@@ -123,7 +125,7 @@ def _forward(
         *path_of(legs), legs.slopes if legs.drive is None else legs.drive, legs.lengths, slots,
         field.inner_head, field.inner_tail, field.inner_bias, field.head, field.tail, field.bias,
         table.numbers, *lists_of(moves, legs), streams, legs.pieces,
-        **sizes_of(field, legs, shape, table.stages, shape.columns), SAVE=save,
+        **sizes_of(field, legs, shape, table.stages, shape.columns), SAVE=save, EVERY=every,
         **dense_of(shape.dense, legs), SHARES=shape.shares, AHEAD=shape.ahead,
         TOGETHER=not interpreted(), **precision_of(split, device),
         **options(shape.warps, together=not shape.alone),
@@ -212,7 +214,8 @@ def _backward(
     with right_ptxas():
         backward_kernel[grid_of(shape, streams)](
             g_knots.contiguous(), g_z0, g_ks, new(streams), g_most, grads, tape.before, tape.bent,
-            _halves(streams, width, device), parts, new(streams, max(hidden, width)), counter(device),
+            _halves(streams, width, device), _halves(streams, hidden, device), parts,
+            new(streams, max(hidden, width)), counter(device),
             *(g_z0 if g is None else g for g in (g_time, g_slopes, g_drive)),
             *path_of(legs), legs.lengths, tape.slots,
             field.inner_head, field.inner_tail, field.head, field.tail, field.bias,

@@ -22,7 +22,8 @@ SUMS = 2**26
 """Numbers that may stand in sums of columns side by side"""
 OUTER = 3
 """Thread blocks of a multiprocessor for the gradients of inner layers"""
-OUTER_AHEAD = 1
+OUTER_ROWS = 1
+OUTER_WARPS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +186,6 @@ class _Outer:
             self.g_first,
             X=self.x_size, XR=self.x_row, BX=min(padded(self.x_size), 64), XS=self.x_many,
             G=self.g_size, GR=legs.row(self.g_size), BG=min(padded(self.g_size), 64), GS=self.g_many,
-            ACT=tape.field.activation if self.act else "none", ROWS=shape.entries, AHEAD=OUTER_AHEAD,
-            **precision_of(tape.split, self.gs.device), **options(4),
+            ACT=tape.field.activation if self.act else "none", ROWS=shape.entries * OUTER_ROWS,
+            **precision_of(tape.split, self.gs.device), **options(OUTER_WARPS),
         )  # fmt: skip

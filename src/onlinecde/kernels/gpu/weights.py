@@ -15,7 +15,6 @@ def outer_kernel(
     X: tl.constexpr, XR: tl.constexpr, BX: tl.constexpr, XS: tl.constexpr,
     G: tl.constexpr, GR: tl.constexpr, BG: tl.constexpr, GS: tl.constexpr,
     ACT: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr, ROWS: tl.constexpr,
-    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Sum over slots and streams of g^T x and of g: (share, G, X) and (share, G), a share a program.
 
@@ -33,7 +32,7 @@ def outer_kernel(
         many = tl.load(moving + slot)
         x_base = xs + (slot * XS + x_first) * long * XR
         g_base = gs + (slot * GS + g_first) * long * GR
-        for start in tl.range(0, many, ROWS, num_stages=AHEAD):
+        for start in range(0, many, ROWS):
             rows = start + tl.arange(0, ROWS)
             live = (rows < many)[:, None]
             x_at = x_base + rows[:, None] * XR + k[None, :]
