@@ -28,7 +28,6 @@ INLINE void features_of(half_t (&tiles)[DEPTH + 1][16 * LINE], const float (&y)[
                         half_t* ys, float* before, long long streams, const Own& own, int first, int last) {
   put_states(tiles[0], y, own);
   mlp_wait();
-  keep_tile(ys, tiles[0], first, last);
   #pragma unroll
   for (int l = 0; l < DEPTH; l++) {
     float d[4];
@@ -36,6 +35,7 @@ INLINE void features_of(half_t (&tiles)[DEPTH + 1][16 * LINE], const float (&y)[
     if (SAVE) write_own<WR>(before + l * streams * WR, d, own);
     for (int i = 0; i < 4; i++) d[i] = activate(d[i]);
     put_states(tiles[l + 1], d, own);
+    if (l == 0) keep_tile(ys, tiles[0], first, last);
     if (l + 1 < DEPTH) mlp_wait();
   }
 }

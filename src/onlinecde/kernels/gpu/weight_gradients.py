@@ -22,8 +22,6 @@ SUMS = 2**26
 """Numbers that may stand in sums of columns side by side"""
 OUTER = 3
 """Thread blocks of a multiprocessor for the gradients of inner layers"""
-OUTER_ROWS = 1
-OUTER_WARPS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +184,6 @@ class _Outer:
             self.g_first,
             X=self.x_size, XR=self.x_row, BX=min(padded(self.x_size), 64), XS=self.x_many,
             G=self.g_size, GR=legs.row(self.g_size), BG=min(padded(self.g_size), 64), GS=self.g_many,
-            ACT=tape.field.activation if self.act else "none", ROWS=shape.entries * OUTER_ROWS,
-            **precision_of(tape.split, self.gs.device), **options(OUTER_WARPS),
+            ACT=tape.field.activation if self.act else "none", ROWS=shape.entries if tape.split else 2 * shape.entries,
+            **precision_of(tape.split, self.gs.device), **options(4),
         )  # fmt: skip
