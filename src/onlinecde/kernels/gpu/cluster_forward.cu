@@ -17,16 +17,11 @@ static_assert(sizeof(Shared) <= SHARED_BYTES, "more shared memory than the host 
 
 struct Inner { u32 a[DEPTH][4][4]; float bias[DEPTH][2]; };
 
-INLINE void keep_tile(half_t* to, const half_t* tile, int first, int last) {
-  int stream = threadIdx.x >> 3, column = (threadIdx.x & 7) * 8;
-  if (SAVE && stream < BLOCK_STREAMS && first + stream < last)
-    *(uint4*)(to + (long long)(first + stream) * SIDE + column) = *(const uint4*)(tile + stream * LINE + column);
-}
-
 // The inner layers of the block's streams, up to what the last layer takes in.
 INLINE void features_of(half_t (&tiles)[DEPTH + 1][16 * LINE], const float (&y)[4], const Inner& inner,
-                        half_t* ys, float* before, long long streams, const Own& own, int first, int last) {
+                        float* ys, float* before, long long streams, const Own& own) {
   put_states(tiles[0], y, own);
+  if (SAVE) write_own<HR>(ys, y, own);
   mlp_wait();
   #pragma unroll
   for (int l = 0; l < DEPTH; l++) {
@@ -35,13 +30,18 @@ INLINE void features_of(half_t (&tiles)[DEPTH + 1][16 * LINE], const float (&y)[
     if (SAVE) write_own<WR>(before + l * streams * WR, d, own);
     for (int i = 0; i < 4; i++) d[i] = activate(d[i]);
     put_states(tiles[l + 1], d, own);
-    if (l == 0) keep_tile(ys, tiles[0], first, last);
     if (l + 1 < DEPTH) mlp_wait();
   }
 }
 
+INLINE void keep_features(half_t* bent, const half_t* tile, int first, int last) {
+  int stream = threadIdx.x >> 3, column = (threadIdx.x & 7) * 8;
+  if (SAVE && stream < BLOCK_STREAMS && first + stream < last)
+    *(uint4*)(bent + (long long)(first + stream) * SIDE + column) = *(const uint4*)(tile + stream * LINE + column);
+}
+
 extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(256, 1) cluster_forward(
-    float* knots, const float* z0, half_t* ys, float* before, half_t* bent,
+    float* knots, const float* z0, float* ys, float* before, half_t* bent,
     const float* time, const float* slopes, const int* lengths,
     const half_t* inner_head, const float* inner_bias, const half_t* head, const float* bias,
     int streams, int pieces, int every) {
@@ -112,9 +112,9 @@ extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(256, 1) c
             const long long here = SAVE ? slot + step * STAGES + s : 0;
             float y[4], d[4];
             combine(y, z, k, table_a[s]);
-            features_of(shared.tiles, y, inner, ys + here * many * SIDE, before + here * many * (DEPTH * WR), many, own, first, cluster_last);
+            features_of(shared.tiles, y, inner, ys + here * many * HR, before + here * many * (DEPTH * WR), many, own);
             mlp_wait();
-            keep_tile(bent + here * many * SIDE, shared.tiles[DEPTH], first, cluster_last);
+            keep_features(bent + here * many * SIDE, shared.tiles[DEPTH], first, cluster_last);
             layer(d, time_column, shared.tiles[DEPTH], time_bias[0], time_bias[1], own);
             for (int i = 0; i < 4; i++) k[s][i] = dt[i & 1] * bend(d[i]);
           }
@@ -131,7 +131,7 @@ extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(256, 1) c
         if (own.works) {
           float y[4];
           combine(y, z, k, table_a[s]);
-          features_of(shared.tiles, y, inner, ys + here * many * SIDE, before + here * many * (DEPTH * WR), many, own, first, cluster_last);
+          features_of(shared.tiles, y, inner, ys + here * many * HR, before + here * many * (DEPTH * WR), many, own);
         }
         __syncthreads();
         if (q == 0) {
@@ -148,7 +148,7 @@ extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(256, 1) c
                       | shared.moves.stream[p][own.g + 8] << 16;
           if (piece + 2 < last_piece) fetch_moves(shared.moves, slopes, leg + 1, streams, cluster_last, cluster_first, rank);
         }
-        keep_tile(bent + here * many * SIDE, shared.tiles[DEPTH], first, cluster_last);
+        keep_features(bent + here * many * SIDE, shared.tiles[DEPTH], first, cluster_last);
         gate_pass(&shared.gates[0], phase);
 
         auto entries = [&](float (&found)[4], int p, int start, int stream) {

@@ -204,16 +204,17 @@ def forward(
     how: Clusters,
     knots: Tensor,
     every: int,
+    ys: Tensor,
     before: Tensor,
     *,
     save: bool,
-) -> tuple[Tensor, Tensor]:
-    """Fill `knots`, one of `every` so many, and if asked to `save` what the activations take in, `before`.
+) -> Tensor:
+    """Fill `knots`, one of `every` so many, and if asked to `save` the tape.
 
-    Returns the stages' inputs and the features, both in halves, (slot, stream, 64).
+    Returns the features in halves, (slot, stream, 64).
     """
     assert legs.time is not None
-    ys, bent = z0.new_empty(2, before.shape[0], legs.streams, SIDE, dtype=torch.float16)
+    bent = z0.new_empty(ys.shape[0], legs.streams, SIDE, dtype=torch.float16)
     launch(
         "forward", how, save, how.blocks(legs.streams),
         (
@@ -222,7 +223,7 @@ def forward(
             every,
         ),
     )  # fmt: skip
-    return ys, bent
+    return bent
 
 
 def reverse(

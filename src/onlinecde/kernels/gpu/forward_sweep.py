@@ -130,8 +130,8 @@ def forward_kernel(
                     k0, k1, k2, k3 = put(dt[:, None] * k, s, k0, k1, k2, k3)
                     if s == STAGES - 1:
                         z = combine(z, k0, k1, k2, k3, b, h)
-                if (piece + 1) % EVERY == 0:
-                    tl.store(knots + (piece + 1) // EVERY * long * H + place, z, mask=mine)
+                asked = mine & ((piece + 1) % EVERY == 0)
+                tl.store(knots + (piece + 1) // EVERY * long * H + place, z, mask=asked)
         else:
             low = tl.zeros([ROWS], tl.int32)
             high = tl.zeros([ROWS], tl.int32)
@@ -246,8 +246,9 @@ def forward_kernel(
                                 )  # fmt: skip
                         waits += programs
                         wait_for_all(counter, waits, TOGETHER)
-            if (piece < last_piece) & ((piece + 1) % EVERY == 0):
-                tl.store(knots + (piece + 1) // EVERY * long * H + place, z, mask=mine)
+            if piece < last_piece:
+                asked = mine & ((piece + 1) % EVERY == 0)
+                tl.store(knots + (piece + 1) // EVERY * long * H + place, z, mask=asked)
     # From its tile's last piece on a stream stands still.
     for knot in range(last_piece // EVERY + 1, pieces // EVERY + 1):
         tl.store(knots + knot * long * H + place, z, mask=mine)

@@ -328,7 +328,7 @@ def backward_kernel(
                                 )  # fmt: skip
                         waits += programs
                         wait_for_all(counter, waits, TOGETHER)
-        if piece % EVERY == 0:
-            g += tl.load(g_knots + piece // EVERY * long * H + place, mask=mine, other=0.0)
+        given = mine & (piece % EVERY == 0)
+        g += tl.load(g_knots + piece // EVERY * long * H + place, mask=given, other=0.0)
     tl.store(g_z0 + place, g, mask=mine)
     tl.store(g_most + rows, largest, mask=live)

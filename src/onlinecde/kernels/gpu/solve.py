@@ -106,16 +106,16 @@ def _forward(
     slots, room = legs.slots(table.stages)
     new, hidden, width = z0.new_empty, legs.row(field.hidden), legs.row(field.width)
     knots = new(legs.pieces // every + 1, streams, field.hidden)
+    ys = new(room if save else 1, streams, hidden)
     before = new(room if save else 1, field.depth, streams, width)
     if isinstance(how, Clusters):
-        ys, features = clusters.forward(field, legs, z0, how, knots, every, before, save=save)
+        features = clusters.forward(field, legs, z0, how, knots, every, ys, before, save=save)
         if not save:
             return knots, []
         tape = Tape(
             field, legs, table, shape, moves, slots, room, ys, before, None, split, how, features
         )
         return knots, [tape]
-    ys = new(room if save else 1, streams, hidden)
     stages = legs.slopes.shape[0] * legs.steps * table.stages if save else 1
     bent = new(stages, 2, streams, width, dtype=torch.float16)
     parts = new(room_for(legs, shape, 1, shape.dense.groups if shape.dense else 0), hidden)

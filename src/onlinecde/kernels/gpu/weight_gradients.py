@@ -37,7 +37,7 @@ class Tape:
     """(piece + 1,): where the stages of each piece are kept"""
     room: int
     ys: Tensor
-    """(slot, stream, row of hidden): the stages' inputs; (slot, stream, 64) halves where clusters kept them"""
+    """(slot, stream, row of hidden): the stages' inputs"""
     before: Tensor
     """(slot, layer, stream, row of width): what the activations took in"""
     bent: Tensor | None
@@ -55,8 +55,7 @@ class Tape:
         size, and whether the activation is still to come."""
         field, legs = self.field, self.legs
         if layer == 0:
-            room = self.ys.shape[-1]
-            return self.ys, 0, 1, room, field.hidden, False
+            return self.ys, 0, 1, legs.row(field.hidden), field.hidden, False
         if layer == field.depth and self.features is not None:
             return self.features, 0, 1, self.features.shape[-1], field.width, False
         return self.before, layer - 1, field.depth, legs.row(field.width), field.width, True
