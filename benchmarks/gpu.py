@@ -9,7 +9,7 @@ weights. Ours is replayed from a CUDA graph that holds everything but the laying
 (data only), as are its move lists; the peers are handed finished paths. torchcde runs with
 `perturb=True` and backpropagates through the solver; diffrax is compiled by jit, with its direct
 adjoint, its products as XLA chooses them (tf32) and again in float32. With `--keep`, results of
-other groups and names stay in the file. Memory is the most a training
+other cases stay in the file, with when they were measured. Memory is the most a training
 step holds beyond what was held before it. Errors are relative L2 of z at the rows against float64.
 """
 
@@ -458,20 +458,23 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     old: list[dict[str, Any]] = []
     if asked.keep and asked.out and asked.out.exists():
-        new = {(case.group, case.name) for case in chosen}
-        old = [
-            one
-            for one in json.loads(asked.out.read_text())["results"]
-            if (one["group"], one["name"]) not in new
-            and not (one["group"] == "epoch" and "epoch" in groups)
-        ]
+        kept = json.loads(asked.out.read_text())
+        old = [{"measured": kept["date"]} | one for one in kept["results"]]
+
+    order = [(case.group, case.name) for case in cases(set(every.split(",")))]
+
+    def place(one: dict[str, Any]) -> int:
+        return order.index((one["group"], one["name"])) if one["group"] != "epoch" else len(order)
 
     def keep() -> None:
         if asked.out:
+            new = {(one["group"], one["name"]) for one in results}
+            before = [one for one in old if (one["group"], one["name"]) not in new]
             write_results(
                 asked.out, command=["python", "-m", "benchmarks.gpu", *sys.argv[1:]],
                 settings={"seconds": asked.seconds, "method": "rk4"},
-                hardware=hardware, installed=installed, results=[*old, *results],
+                hardware=hardware, installed=installed,
+                results=sorted([*before, *results], key=place),
             )  # fmt: skip
 
     # Compiling takes a core some 10 to 40 s a case: done for all of them side by side beforehand.

@@ -287,7 +287,46 @@ def edited(seed: int) -> dict[str, list[float]]:
     return {"off": off, "before": crowds[0], "after": crowds[1]}
 
 
+def sums(seed: int) -> dict[str, float]:
+    """How far sums of many parts are off, one of which goes into the first rows of another."""
+    from onlinecde.kernels.gpu.sums import Part, Sums
+
+    parts = (Part(70, 5, 13), Part(3, 4, 7, into=2), Part(33, 9, 7, skip=4), Part(1, 65, 3))
+    room = Sums(parts, torch.empty(0))
+    numbers = torch.Generator().manual_seed(seed)
+    drawn = []
+    for which in range(len(parts)):
+        for place in room.parts(which):
+            place.copy_(torch.randn(place.shape, generator=numbers))
+            drawn.append(place.double().sum(0))
+    drawn[4][:4], drawn[5][:4] = drawn[2], drawn[3]
+    want = [*drawn[:2], *drawn[4:]]
+    got = [x for pair in room.added() for x in pair]
+    return {
+        str(n): float((a - b).abs().max()) for n, (a, b) in enumerate(zip(got, want, strict=True))
+    }
+
+
+def alone() -> dict[str, bool]:
+    """Which solves each thread block takes alone."""
+    cases = {
+        "characters": Case((3,), 3, 1.0, False, hidden=148, width=89),
+        "linear characters": Case((3,), 3, 1.0, False, "linear", 249, 170, 1),
+        "few and small": Case((3,), 3, 1.0, False, "linear", 64, 64),
+        "many": Case((3,), 9, 1.0, False, hidden=16, width=16),
+    }
+    found = {}
+    for name, case in cases.items():
+        laid, own, _ = made(case, "cpu", 0)
+        packed = fused_gpu.pack(own, fused_gpu.weights_of(own))
+        found[name] = gpu.shape_for(packed, fused_gpu.legs_of(laid)).alone
+    return found
+
+
 if __name__ == "__main__":
+    if sys.argv[2] in ("sums", "alone"):
+        print(json.dumps(sums(int(sys.argv[1])) if sys.argv[2] == "sums" else alone()))
+        sys.exit()
     if sys.argv[2] == "edited":
         print(json.dumps(edited(int(sys.argv[1]))))
         sys.exit()

@@ -59,6 +59,22 @@ def test_every_interpreted_case_is_in_a_group():
     )
 
 
+def test_parts_of_sums_are_added_up_where_they_belong():
+    found = interpreted("gpu_cases.py", str(random.randrange(10**6)), "sums")
+    assert len(found) == 6
+    assert max(found.values()) < 1e-5
+
+
+def test_few_channels_are_taken_alone_unless_their_weights_are_many():
+    found = interpreted("gpu_cases.py", "0", "alone")
+    assert found == {
+        "characters": True,
+        "linear characters": False,
+        "few and small": True,
+        "many": False,
+    }
+
+
 def test_an_edit_of_the_future_leaves_the_past_unchanged_also_where_it_makes_legs_dense():
     found = interpreted("gpu_cases.py", str(random.randrange(10**6)), "edited")
     # The first leg is not dense, the second is, with the three streams that still move; the third is edited.
