@@ -58,9 +58,10 @@ def test_warps_by_what_there_is_to_assemble_them(monkeypatch, wheel, plain, newe
     )
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     field = SimpleNamespace(hidden=249, width=170, depth=1)
-    legs = SimpleNamespace(
-        values=14, parts=1, streams=1024, slopes=torch.zeros(1, 1, 1, 14), observed=None
-    )
+    legs = gpu.Legs(
+        lengths=torch.ones(1024, dtype=torch.int32), pieces=1, time=None,
+        slopes=torch.zeros(1, 1024, 1, 14), observed=None, parts=1, steps=1, time_steps=None, drive=None,
+    )  # fmt: skip
     shape = gpu.shape_for(field, legs)
     assert (shape.columns_back, shape.warps_back) == ((64, 4) if path is None else (128, 8))
     before = knobs.nvidia.ptxas.path

@@ -12,9 +12,11 @@ gpu = pytest.importorskip("onlinecde.kernels.gpu")
 
 def thread_blocks(streams):
     field = SimpleNamespace(hidden=82, width=65, depth=2)
-    legs = SimpleNamespace(
-        values=34, parts=2, streams=streams, slopes=torch.zeros(1, 1, 1, 68), observed=True
-    )
+    legs = gpu.Legs(
+        lengths=torch.full((streams,), 2, dtype=torch.int32), pieces=2, time=torch.zeros(1, streams),
+        slopes=torch.zeros(1, streams, 1, 68), observed=torch.ones(1, streams, 34, dtype=torch.bool),
+        parts=2, steps=1, time_steps=None, drive=None,
+    )  # fmt: skip
     return gpu.shape_for(field, legs).programs
 
 
