@@ -77,6 +77,10 @@ INTERPRETED = {
     ),
     "whole_rows": Case(hidden=20, width=19, method="midpoint", data=True, shape=WHOLE),
     "whole_rows_alone": Case(hidden=19, width=20, alone=True, shape=WHOLE),
+    "whole_wide_rows": Case(
+        hidden=20, width=130, depth=1, method="euler", data=True, lengths=(3, 2),
+        shape=TINY | {"block": 256},
+    ),
     "whole_rows_driven": Case(
         scheme="hermite", observed=1.0, hidden=18, width=17, sees_path=True, method="euler",
         lengths=(3, 2), shape=WHOLE,

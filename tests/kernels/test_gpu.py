@@ -15,7 +15,7 @@ GROUPS = {
     "moved": ["moved_rk4", "several_blocks", "many_streams", "more_than_fit", "wide_columns"],
     "shared": ["shared_units", "shared_units_and_entries", "shared_units_data"],
     "padded": ["units_first", "row_of_192", "hidden_of_192"],
-    "whole": ["whole_rows", "whole_rows_alone", "whole_rows_driven"],
+    "whole": ["whole_rows", "whole_rows_alone", "whole_wide_rows", "whole_rows_driven"],
     "fine": ["fine_rows", "fine_rows_cubic", "fine_rows_not_dense", "fine_rows_alone"],
     "solved": ["solved"],
     "alone": ["alone_deep", "many_alone", "alone_several_blocks", "softplus_midpoint", "high"],
