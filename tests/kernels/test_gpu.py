@@ -17,6 +17,7 @@ GROUPS = {
     "padded": ["units_first", "row_of_192", "hidden_of_192"],
     "whole": ["whole_rows", "whole_rows_alone", "whole_wide_rows", "whole_rows_driven"],
     "fine": ["fine_rows", "fine_rows_cubic", "fine_rows_not_dense", "fine_rows_alone"],
+    "fine_deep": ["fine_rows_deep"],
     "solved": ["solved"],
     "alone": ["alone_deep", "many_alone", "alone_several_blocks", "softplus_midpoint", "high"],
     "driven": ["driven_own_steps", "alone_driven"],

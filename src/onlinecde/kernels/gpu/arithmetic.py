@@ -162,11 +162,15 @@ def product_of_halves(
     for first in tl.range(0, S, BK, num_stages=3):
         k = first + tl.arange(0, BK)
         here = halves + rows[:, None] * S + k[None, :]
-        upper = tl.load(here, mask=live[:, None], other=0.0)
+        mine = live[:, None]
+        if S % BK:
+            # The last block reaches into the next row: weights are 0 there, but what it holds need be no number.
+            mine = mine & (k < S)[None, :]
+        upper = tl.load(here, mask=mine, other=0.0)
         w = tl.load(head + at[None, :] + k[:, None] * stride)
         found = tl.dot(upper, w, found)
         if SPLIT:
-            lower = tl.load(here + streams * S, mask=live[:, None], other=0.0)
+            lower = tl.load(here + streams * S, mask=mine, other=0.0)
             rest = tl.load(tail + at[None, :] + k[:, None] * stride)
             cross = tl.dot(lower, w, cross)
             cross = tl.dot(upper, rest, cross)
