@@ -12,7 +12,7 @@ back for wide rows (unit, stream).
 import triton
 import triton.language as tl
 
-from onlinecde.kernels.gpu.arithmetic import power_of_two, slope_at, tanh
+from onlinecde.kernels.gpu.arithmetic import power_of_two, tanh
 from onlinecde.kernels.gpu.columns import (
     bent_rows,
     gradient_halves,
@@ -20,6 +20,12 @@ from onlinecde.kernels.gpu.columns import (
     pull_columns,
     weight_rows,
 )
+
+
+@triton.jit
+def slope_across(slopes, place, stream, channel, mask, streams, CHANNELS: tl.constexpr):
+    """dX/du of a channel in neighbouring streams, of `slopes` (leg and stage, channel, stream): (stream,)."""
+    return tl.load(slopes + (place * CHANNELS + channel) * streams + stream, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -65,9 +71,9 @@ def _columns(
 
 @triton.jit
 def dense_columns(
-    bent, parts, item, crowd, groups, streams, slopes, leg, u, head, tail, bias,
+    bent, parts, item, crowd, groups, streams, slopes, place, head, tail, bias,
     HS: tl.constexpr, HP: tl.constexpr, BN: tl.constexpr, WA: tl.constexpr, WB: tl.constexpr,
-    WP: tl.constexpr, CHANNELS: tl.constexpr, OFFSET: tl.constexpr, DEGREE: tl.constexpr,
+    WP: tl.constexpr, CHANNELS: tl.constexpr, OFFSET: tl.constexpr,
     CROWD: tl.constexpr, AHEAD: tl.constexpr, TANH: tl.constexpr, SPLIT: tl.constexpr,
     FAST: tl.constexpr,
 ):  # fmt: skip
@@ -79,7 +85,7 @@ def dense_columns(
     x, x_b, y, y_b = bent_rows(bent, stream, used, streams, WA, WB, SPLIT)
     total = tl.zeros([CROWD, BN], tl.float32)
     for j in tl.range(begin, end, num_stages=AHEAD):
-        dx = slope_at(slopes, leg, stream, j, used, u, long, CHANNELS, DEGREE)
+        dx = slope_across(slopes, place, stream, j, used, long, CHANNELS)
         w, w_b, v, v_b = weight_rows(head, tail, j + OFFSET, m, HP, WP, WA, WB, SPLIT)
         shift = tl.load(bias + (j + OFFSET) * HP + m)
         f = _columns(x, x_b, y, y_b, w, w_b, v, v_b, shift, WB, TANH, SPLIT, FAST)
@@ -87,21 +93,6 @@ def dense_columns(
     to = stream * groups + group
     mine = used[:, None] & (m < HS)[None, :]
     tl.store(parts + to[:, None] * HS + m[None, :], total, mask=mine)
-
-
-@triton.jit
-def _steepest(
-    slopes, leg, stream, used, begin, end, u, streams,
-    CHANNELS: tl.constexpr, DEGREE: tl.constexpr,
-):  # fmt: skip
-    """The largest |dX/du| of each stream among channels `begin` to `end`."""
-    most = tl.zeros([used.shape[0]], tl.float32)
-    for start in range(begin, end, 16):
-        j = start + tl.arange(0, 16)
-        there = used[:, None] & (j < end)[None, :]
-        dx = slope_at(slopes, leg, stream[:, None], j[None, :], there, u, streams, CHANNELS, DEGREE)
-        most = tl.maximum(most, tl.max(tl.abs(dx), 1))
-    return most
 
 
 @triton.jit
@@ -115,9 +106,10 @@ def _pull(found, upper, lower, small, w, v, SPLIT: tl.constexpr):
 
 @triton.jit
 def pull_dense_columns(
-    bent, g_ks, g_sizes, parts, item, crowd, groups, streams, slopes, leg, u, head, tail, bias,
+    bent, g_ks, g_sizes, parts, item, crowd, groups, streams, slopes, place, steep, head, tail,
+    bias,
     HS: tl.constexpr, HP: tl.constexpr, BN: tl.constexpr, WA: tl.constexpr, WB: tl.constexpr,
-    WP: tl.constexpr, CHANNELS: tl.constexpr, OFFSET: tl.constexpr, DEGREE: tl.constexpr,
+    WP: tl.constexpr, CHANNELS: tl.constexpr, OFFSET: tl.constexpr,
     CROWD: tl.constexpr, AHEAD: tl.constexpr, TANH: tl.constexpr, SPLIT: tl.constexpr,
     FAST: tl.constexpr,
 ):  # fmt: skip
@@ -132,12 +124,12 @@ def pull_dense_columns(
     x, x_b, y, y_b = bent_rows(bent, stream, used, streams, WA, WB, SPLIT)
     mine = used[:, None] & (m < HS)[None, :]
     g = tl.load(g_ks + stream[:, None] * HS + m[None, :], mask=mine, other=0.0)
-    most = _steepest(slopes, leg, stream, used, begin, end, u, long, CHANNELS, DEGREE)
+    most = tl.load(steep + stream, mask=used, other=0.0)
     power, inverse = power_of_two(tl.load(g_sizes + stream, mask=used, other=0.0) * most)
     found = tl.zeros([CROWD, WA], tl.float32)
     found_b = tl.zeros([CROWD, WB if WB else 16], tl.float32)
     for j in tl.range(begin, end, num_stages=AHEAD):
-        dx = slope_at(slopes, leg, stream, j, used, u, long, CHANNELS, DEGREE)
+        dx = slope_across(slopes, place, stream, j, used, long, CHANNELS)
         w, w_b, v, v_b = weight_rows(head, tail, j + OFFSET, m, HP, WP, WA, WB, SPLIT)
         g_f = g * (dx * inverse)[:, None]
         if TANH:
@@ -158,9 +150,10 @@ def pull_dense_columns(
 
 @triton.jit
 def pull_dense_units_first(
-    bent, g_ks, g_sizes, parts, item, crowd, groups, streams, slopes, leg, u, head, tail, bias,
+    bent, g_ks, g_sizes, parts, item, crowd, groups, streams, slopes, place, steep, head, tail,
+    bias,
     HS: tl.constexpr, HP: tl.constexpr, BN: tl.constexpr, WA: tl.constexpr, WB: tl.constexpr,
-    WP: tl.constexpr, CHANNELS: tl.constexpr, OFFSET: tl.constexpr, DEGREE: tl.constexpr,
+    WP: tl.constexpr, CHANNELS: tl.constexpr, OFFSET: tl.constexpr,
     CROWD: tl.constexpr, AHEAD: tl.constexpr, TANH: tl.constexpr, SPLIT: tl.constexpr,
     FAST: tl.constexpr,
 ):  # fmt: skip
@@ -172,12 +165,12 @@ def pull_dense_units_first(
     x, x_b, y, y_b = bent_rows(bent, stream, used, streams, WA, WB, SPLIT)
     mine = used[None, :] & (m < HS)[:, None]
     g = tl.load(g_ks + stream[None, :] * HS + m[:, None], mask=mine, other=0.0)
-    most = _steepest(slopes, leg, stream, used, begin, end, u, long, CHANNELS, DEGREE)
+    most = tl.load(steep + stream, mask=used, other=0.0)
     power, inverse = power_of_two(tl.load(g_sizes + stream, mask=used, other=0.0) * most)
     found = tl.zeros([WA, CROWD], tl.float32)
     found_b = tl.zeros([WB if WB else 16, CROWD], tl.float32)
     for j in tl.range(begin, end, num_stages=AHEAD):
-        dx = slope_at(slopes, leg, stream, j, used, u, long, CHANNELS, DEGREE)
+        dx = slope_across(slopes, place, stream, j, used, long, CHANNELS)
         w, w_b, v, v_b = weight_rows(head, tail, j + OFFSET, m, HP, WP, WA, WB, SPLIT)
         g_f = g * (dx * inverse)[None, :]
         if TANH:

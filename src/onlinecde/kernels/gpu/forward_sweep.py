@@ -24,7 +24,7 @@ from onlinecde.kernels.gpu.stages import add_up, combine, put, through_memory
 @triton.jit(do_not_specialize=["streams", "pieces", "groups"])
 def forward_kernel(
     knots, z0, ks, ys, before, bent, y_halves, x_halves, parts, counter,
-    time, time_steps, slopes, drive, lengths, slots,
+    time, time_steps, slopes, across, drive, lengths, slots,
     inner_head, inner_tail, inner_bias, head, tail, bias, table,
     entry_stream, entry_place, tile_channel, tile_first, tile_last, leg_tiles, stream_first,
     leg_crowd, streams, pieces, groups,
@@ -37,7 +37,7 @@ def forward_kernel(
     ALONE: tl.constexpr, SAVE: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
     ROWS: tl.constexpr, ENTRIES: tl.constexpr, SHARES: tl.constexpr, AHEAD: tl.constexpr,
     DENSE: tl.constexpr, CROWD: tl.constexpr, DN: tl.constexpr, DENSE_AHEAD: tl.constexpr,
-    EVERY: tl.constexpr, TOGETHER: tl.constexpr,
+    NODES: tl.constexpr, EVERY: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """z from z0 (stream, H) along all pieces into `knots` (knot, stream, H), one of `EVERY` so many.
 
@@ -47,7 +47,7 @@ def forward_kernel(
     together in `ks` (stream, HS), what its layers take in goes through
     `y_halves` and `x_halves`. The hidden units of a tile of entries are shared out to `SHARES`. Legs are
     `DENSE` never, always, or where `leg_crowd` says so: then work is cut into `CROWD` streams, `DN` units
-    and one of `groups` of channels.
+    and one of `groups` of channels, whose dX at `NODES` nodes of a leg are in `across`.
     """
     long = streams.to(tl.int64)
     pid = tl.program_id(0)
@@ -215,11 +215,12 @@ def forward_kernel(
                         wait_for_all(counter, waits, TOGETHER)
                         if DENSE != "never":
                             works = tl.cdiv(crowd, CROWD) * tl.cdiv(HS, DN) * groups
+                            node = leg * NODES + q % NODES
                             for work in range(pid, works, programs):
                                 dense_columns(
-                                    base, parts, work, crowd, groups, streams, slopes, leg,
-                                    time_now, head, tail, bias, HS, HP, DN, WA, WB, WP, CHANNELS,
-                                    OFFSET, DEGREE, CROWD, DENSE_AHEAD, TANH, SPLIT, FAST,
+                                    base, parts, work, crowd, groups, streams, across, node,
+                                    head, tail, bias, HS, HP, DN, WA, WB, WP, CHANNELS, OFFSET,
+                                    CROWD, DENSE_AHEAD, TANH, SPLIT, FAST,
                                 )  # fmt: skip
                         if DENSE != "always":
                             while now < last_item:

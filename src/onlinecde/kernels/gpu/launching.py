@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from onlinecde.kernels.gpu.assembler import ptxas
-from onlinecde.kernels.gpu.packing import Legs, PackedField, padded
+from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, padded
 from onlinecde.kernels.gpu.plan import Moves
 from onlinecde.sharing import on_the_gpu
 
@@ -204,13 +204,14 @@ def grid_of(shape: Shape, streams: int) -> tuple[int]:
     return (-(-streams // shape.rows),) if shape.alone else (shape.programs,)
 
 
-def path_of(legs: Legs) -> tuple[Tensor, Tensor, Tensor]:
+def path_of(legs: Legs, table: Table, dense: Dense | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The path's tensors, with stand-ins for those that are not there."""
     nothing = legs.slopes
     return (
         nothing if legs.time is None else legs.time,
         legs.lengths if legs.time_steps is None else legs.time_steps,
         legs.slopes,
+        legs.stage_slopes(table) if dense else nothing,
     )
 
 
@@ -260,10 +261,17 @@ def sizes_of(
     }
 
 
-def dense_of(dense: Dense | None, legs: Legs) -> dict[str, Any]:
+def nodes_of(legs: Legs, table: Table) -> int:
+    """At how many nodes of a leg dX/du is found by itself."""
+    return legs.steps * table.stages if legs.slopes.shape[2] > 1 else 1
+
+
+def dense_of(dense: Dense | None, legs: Legs, table: Table) -> dict[str, Any]:
     """How a sweep takes legs on which most channels move."""
     if dense is None:
-        return {"groups": 0, "DENSE": "never", "CROWD": 16, "DN": 16, "DENSE_AHEAD": 1}
+        return {
+            "groups": 0, "DENSE": "never", "CROWD": 16, "DN": 16, "DENSE_AHEAD": 1, "NODES": 1
+        }  # fmt: skip
     return {
         "groups": dense.groups,
         # Where anything may move there is no other leg, and no code for one.
@@ -271,6 +279,7 @@ def dense_of(dense: Dense | None, legs: Legs) -> dict[str, Any]:
         "CROWD": dense.streams,
         "DN": dense.columns,
         "DENSE_AHEAD": dense.ahead,
+        "NODES": nodes_of(legs, table),
     }
 
 
@@ -293,9 +302,10 @@ def precision_of(split: bool, device: torch.device) -> dict[str, bool]:
     return {"SPLIT": split, "FAST": not split and device.type == "cuda"}
 
 
-def options(warps: int, together: bool = False) -> dict[str, Any]:
+def options(warps: int, together: bool = False, registers: int | None = None) -> dict[str, Any]:
     """Options of a launch; thread blocks that wait for each other must all be let in at once."""
     if interpreted():
         return {}
     # One stage: what a pipeline of loads would take in shared memory is more than it gains.
-    return {"num_warps": warps, "num_stages": 1, "launch_cooperative_grid": together}
+    chosen = {"num_warps": warps, "num_stages": 1, "launch_cooperative_grid": together}
+    return chosen if registers is None else chosen | {"maxnreg": registers}

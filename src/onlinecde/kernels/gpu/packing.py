@@ -97,6 +97,20 @@ class Legs:
         piece = torch.arange(self.pieces, device=self.lengths.device)
         return (self.lengths[None, :] > piece[:, None]).sum(1, dtype=torch.int32)
 
+    def stage_slopes(self, table: Table) -> Tensor:
+        """(leg, stage, channel, stream): dX/du at the stages of a leg, or at one of them where all are alike.
+
+        So they are read where a channel moves in all streams.
+        """
+        name = f"slopes {table.rows}"
+        found, _ = self._once(name, table.stages, lambda _: self._find_stage_slopes(table))
+        return found
+
+    @cached_property
+    def steep(self) -> Tensor:
+        """(leg, stream): no dX/du of a channel is larger there."""
+        return self.slopes.abs().sum(2).amax(2)
+
     @cached_property
     def steepest(self) -> Tensor:
         """No dX/du of a channel is larger: that of a cubic piece is at most the sum of its coefficients."""
@@ -123,6 +137,20 @@ class Legs:
         if (what, stages) not in self._found:
             self._found[what, stages] = find(stages)
         return self._found[what, stages]
+
+    def _find_stage_slopes(self, table: Table) -> tuple[Tensor, Tensor]:
+        across = self.slopes.permute(0, 2, 3, 1)
+        degree = across.shape[1]
+        if degree > 1:
+            step = torch.arange(self.steps, device=across.device)
+            nodes = table.numbers[20 : 20 + table.stages]
+            at = ((step[:, None] + nodes) / self.steps).view(1, -1, 1, 1)
+            total = across[:, -1:]
+            for power in range(degree - 2, -1, -1):
+                total = total * at + across[:, power : power + 1]
+            across = total
+        across = across.contiguous()
+        return across, across
 
     def _find_slots(self, stages: int) -> tuple[Tensor, Tensor]:
         rounds = torch.full((self.pieces,), self.steps, device=self.lengths.device)

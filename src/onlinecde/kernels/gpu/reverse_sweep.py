@@ -34,7 +34,7 @@ from onlinecde.kernels.gpu.stages import add_up, pull_combine, put, through_memo
 def backward_kernel(
     g_knots, g_z0, g_ks, g_sizes, g_most, grads, before, bent, halves, g_halves, parts, spill, counter,
     g_time, g_slopes, g_drive,
-    time, time_steps, slopes, lengths, slots,
+    time, time_steps, slopes, across, steep, lengths, slots,
     inner_head, inner_tail, head, tail, bias, table,
     entry_stream, entry_place, tile_channel, tile_first, tile_last, leg_tiles, stream_first,
     leg_crowd, streams, pieces, groups,
@@ -48,7 +48,7 @@ def backward_kernel(
     ALONE: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
     ROWS: tl.constexpr, ENTRIES: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr,
     AHEAD: tl.constexpr, DENSE: tl.constexpr, CROWD: tl.constexpr, DN: tl.constexpr,
-    DENSE_AHEAD: tl.constexpr, EVERY: tl.constexpr, TOGETHER: tl.constexpr,
+    DENSE_AHEAD: tl.constexpr, NODES: tl.constexpr, EVERY: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """From gradients at one of `EVERY` so many knots (knot, stream, H) to that of z at the start (stream, H).
 
@@ -287,20 +287,21 @@ def backward_kernel(
                         wait_for_all(counter, waits, TOGETHER)
                         if DENSE != "never":
                             works = tl.cdiv(crowd, CROWD) * dense_parts
+                            node = leg * NODES + q % NODES
+                            g_here = g_ks + (slot + q) * long * HS
+                            steepest = steep + leg * long
                             for work in range(pid, works, programs):
                                 if WS > 128:
                                     pull_dense_units_first(
-                                        base, g_ks + (slot + q) * long * HS, g_sizes, parts, work, crowd,
-                                        groups, streams, slopes, leg, time_now, head, tail, bias, HS,
-                                        HP, DN, WA, WB, WP, CHANNELS, OFFSET, DEGREE, CROWD,
-                                        DENSE_AHEAD, TANH, SPLIT, FAST,
+                                        base, g_here, g_sizes, parts, work, crowd, groups, streams,
+                                        across, node, steepest, head, tail, bias, HS, HP, DN, WA, WB,
+                                        WP, CHANNELS, OFFSET, CROWD, DENSE_AHEAD, TANH, SPLIT, FAST,
                                     )  # fmt: skip
                                 else:
                                     pull_dense_columns(
-                                        base, g_ks + (slot + q) * long * HS, g_sizes, parts, work, crowd,
-                                        groups, streams, slopes, leg, time_now, head, tail, bias, HS,
-                                        HP, DN, WA, WB, WP, CHANNELS, OFFSET, DEGREE, CROWD,
-                                        DENSE_AHEAD, TANH, SPLIT, FAST,
+                                        base, g_here, g_sizes, parts, work, crowd, groups, streams,
+                                        across, node, steepest, head, tail, bias, HS, HP, DN, WA, WB,
+                                        WP, CHANNELS, OFFSET, CROWD, DENSE_AHEAD, TANH, SPLIT, FAST,
                                     )  # fmt: skip
                         if DENSE != "always":
                             while now < last_item:

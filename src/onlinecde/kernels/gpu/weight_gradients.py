@@ -12,7 +12,7 @@ from torch import Tensor
 from onlinecde.kernels.gpu import clusters
 from onlinecde.kernels.gpu.beside import Beside
 from onlinecde.kernels.gpu.clusters import Clusters
-from onlinecde.kernels.gpu.launching import Shape, options, precision_of, sizes_of
+from onlinecde.kernels.gpu.launching import Shape, nodes_of, options, precision_of, sizes_of
 from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, padded
 from onlinecde.kernels.gpu.plan import Moves
 from onlinecde.kernels.gpu.sums import Part, Sums
@@ -134,15 +134,21 @@ def _columns(tape: Tape, g_ks: Tensor, most: Tensor) -> _Columns:
     sizes = sizes_of(field, legs, shape, tape.table.stages, block)
     for name in ("BW", "BH", "BK", "BKH", "DEPTH", "ACT", "OWN_STEPS", "DRIVE", "ROWS", "ALONE"):
         del sizes[name]
-    sizes |= {"ENTRIES": entries, "AHEAD": 2, "ALL": every, "FLAT": flat}
+    broad = legs.row(width)
+    # Products wait for each other: three thread blocks on a multiprocessor, or two, fill the gaps.
+    registers = 168 if 64 < broad <= 128 else None
+    ahead = 1 if broad == 256 and tape.split else 2
+    sizes |= {"ENTRIES": entries, "AHEAD": ahead, "ALL": every, "FLAT": flat}
+    sizes |= {"NODES": nodes_of(legs, tape.table)}
+    slopes = legs.stage_slopes(tape.table) if every else legs.slopes
     moving = legs.moving
     lists = (tape.moves.entry_stream, tape.moves.value_first) if tape.moves else (moving, moving)
 
     def fill(weights: Tensor, biases: Tensor) -> None:
         columns_kernel[(*blocks, shares * cuts)](
-            tape.bent, g_ks, most, weights, biases, legs.slopes, moving, tape.slots,
+            tape.bent, g_ks, most, weights, biases, slopes, moving, tape.slots,
             field.head, field.tail, field.bias, tape.table.numbers, *lists, legs.streams, number, cuts,
-            **sizes, **precision_of(tape.split, device), **options(warps),
+            **sizes, **precision_of(tape.split, device), **options(warps, registers=registers),
         )  # fmt: skip
 
     return _Columns(shares * cuts, fill)

@@ -7,6 +7,7 @@ import triton.language as tl
 
 from onlinecde.kernels.gpu.arithmetic import activate, outer_product, power_of_two, slope_at
 from onlinecde.kernels.gpu.columns import bent_rows, gradient_halves, moved_columns, weight_rows
+from onlinecde.kernels.gpu.dense import slope_across
 
 
 @triton.jit(do_not_specialize=["streams", "number", "x_first", "g_first"])
@@ -58,6 +59,7 @@ def columns_kernel(
     VALUES: tl.constexpr, PARTS: tl.constexpr, RECTILINEAR: tl.constexpr, DEGREE: tl.constexpr,
     STEPS: tl.constexpr, STAGES: tl.constexpr, ALL: tl.constexpr, FLAT: tl.constexpr,
     SPLIT: tl.constexpr, FAST: tl.constexpr, ENTRIES: tl.constexpr, AHEAD: tl.constexpr,
+    NODES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the columns that move on value legs: (share, channel, H, W) and (share, channel, H).
 
@@ -117,7 +119,12 @@ def columns_kernel(
             here = bent + (leg * TOTAL + q) * long * (2 * WS)
             x, x_b, y, y_b = bent_rows(here, stream, used, streams, WA, WB, SPLIT)
             u = (q // STAGES + tl.load(c + q % STAGES)) * (1.0 / STEPS)
-            dx = slope_at(slopes, leg, stream, j, used, u, long, CHANNELS, DEGREE) * inverse
+            node = leg * NODES + q % NODES
+            if ALL:
+                dx = slope_across(slopes, node, stream, j, used, long, CHANNELS)
+            else:
+                dx = slope_at(slopes, leg, stream, j, used, u, long, CHANNELS, DEGREE)
+            dx = dx * inverse
             g = tl.load(
                 g_ks + (slot + q) * long * HS + stream[None, :] * HS + m[:, None],
                 mask=used[None, :] & ours[:, None],
@@ -125,7 +132,7 @@ def columns_kernel(
             )
             if FLAT:
                 after = tl.minimum(j + 1, CHANNELS - 1)
-                dx_b = slope_at(slopes, leg, stream, after, used, u, long, CHANNELS, DEGREE)
+                dx_b = slope_across(slopes, node, stream, after, used, long, CHANNELS)
                 g = g * tl.where((channel == j)[:, None], dx[None, :], (dx_b * inverse)[None, :])
             else:
                 g = g * dx[None, :]
