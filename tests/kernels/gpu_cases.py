@@ -121,7 +121,7 @@ INTERPRETED = {
     "dense_linear": Case(scheme="linear", observed=1.0, hidden=20, method="midpoint", shape=DENSE),
     "dense_cubic": Case(
         scheme="natural_cubic", observed=1.0, counts=False, channels=5, steps=2, sees_path=True,
-        lengths=(4, 2), method="euler", shape=DENSE | {"dense_back": gpu.Dense(16, 16, 3, 1)},
+        lengths=(4, 2), method="midpoint", shape=DENSE | {"dense_back": gpu.Dense(16, 16, 3, 1)},
     ),
     "dense_counts": Case(observed=1.0, hidden=18, lengths=(3, 2, 2, 1), shape=DENSE),
     "dense_alike": Case(

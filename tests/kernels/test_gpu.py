@@ -118,6 +118,32 @@ def test_a_leg_is_dense_by_itself_alone():
     assert gpu.plan_moves(legs, 16).leg_crowd.tolist() == [4, 3, 1]
 
 
+def test_increments_at_the_stages_are_the_paths_own_and_those_of_the_method_asked_for():
+    from onlinecde import SeriesBatch, controls
+    from onlinecde.kernels import gpu
+    from onlinecde.solvers.chain import chain
+    from onlinecde.solvers.fields import MLPVectorField
+    from onlinecde.solvers.fused_gpu import legs_of
+    from onlinecde.solvers.tableau import tableau
+
+    values = torch.randn(4, 5, 3)
+    path = controls.hermite(
+        SeriesBatch.from_padded(torch.rand(4, 5).cumsum(1).double(), values), False
+    )
+    laid = chain(path, MLPVectorField(6, path.channels), steps=2)
+    legs = legs_of(laid)
+    for name in ("heun", "midpoint"):  # of two stages each, at other nodes
+        method = tableau(name)
+        table = gpu.pack_table(method.a, method.b, method.c, values.device)
+        found = legs.stage_slopes(table)
+        at = torch.tensor([(step + c) / 2 for step in range(2) for c in method.c])
+        s = (torch.arange(4)[:, None] + at).double().flatten()
+        slope = path.derivative(s.clamp(max=3.999999))[laid.order].view(4, 4, len(at), -1)
+        # The slope from the left at a piece's end is not that of the next piece; Hermite has both alike.
+        assert torch.allclose(found.double(), slope.permute(1, 2, 3, 0).double(), atol=1e-4)
+        assert found.is_contiguous()
+
+
 def cases():
     from gpu_cases import INTERPRETED, ON_A_GPU
 

@@ -69,6 +69,9 @@ def no_room(chain: Chain, field: MLPVectorField, table: Tableau, z0: Tensor) -> 
     each = 8 * (row(field.hidden) + field.depth * row(field.width))
     # What the last layer takes in, once more in halves.
     again = 4 * row(field.width) * chain.slopes.shape[0] * chain.steps
+    # dX of every channel at the stages; on a line all of them are alike.
+    smooth = not chain.rectilinear and chain.slopes.shape[2] > 1
+    again += 4 * field.channels * chain.slopes.shape[0] * chain.steps if smooth else 0
     needed = table.stages * z0.shape[0] * (steps * each + again)
     spare = torch.cuda.memory_reserved(z0.device) - torch.cuda.memory_allocated(z0.device)
     free = torch.cuda.mem_get_info(z0.device)[0] + spare
