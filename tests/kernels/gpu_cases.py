@@ -207,6 +207,42 @@ def _unwritten_is_nan():
         torch.use_deterministic_algorithms(False)
 
 
+class HalfOperands(MLPVectorField):
+    """Plain torch with what goes into products rounded to half precision, as "high" does, and nothing else."""
+
+    def features(self, z, drive=None):
+        assert drive is None
+        assert self.activation == "relu"
+        for layer in self.inner:
+            z = torch.nn.functional.linear(_half(z), _half(layer.weight), layer.bias).relu()
+        return _half(z)
+
+
+def _half(x):
+    return x + (x.detach().half().to(x.dtype) - x.detach())
+
+
+def plain_errors(case: Case, device: str, seed: int) -> dict[str, float]:
+    """What `errors` gives for weights where operands are rounded in plain torch: kinks cost so much by themselves."""
+    laid, own_field, z0 = made(case, device, seed)
+    found = []
+    for kind in (MLPVectorField, HalfOperands):
+        own = copy.deepcopy(own_field).double()
+        own.__class__ = kind
+        z = fixed.trajectory(
+            replace(laid, time=laid.time.double(), slopes=laid.slopes.double()), own,
+            tableau(case.method), z0.double(), exact=False,
+        )  # fmt: skip
+        weight = torch.randn(
+            z.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+        )
+        found.append(torch.autograd.grad((z * weight.to(device)).sum(), fused_gpu.weights_of(own)))
+    return {
+        f"g weight {number}": float((a - b).norm() / a.norm())
+        for number, (a, b) in enumerate(zip(*found, strict=True))
+    }
+
+
 def errors(case: Case, device: str, seed: int) -> dict[str, float]:
     """Relative errors (L2) of z and of every gradient against float64."""
     laid, own_field, z0 = made(case, device, seed)

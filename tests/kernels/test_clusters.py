@@ -183,7 +183,7 @@ def test_the_sources_compile_without_headers_and_fit_the_memory_reckoned(name):
     ],
 )
 def test_clusters_are_right_on_a_gpu(name):
-    from gpu_cases import ON_A_GPU, Case, errors
+    from gpu_cases import ON_A_GPU, Case, errors, plain_errors
 
     reference = replace(ON_A_GPU["reference_high"])
     case = {
@@ -197,8 +197,12 @@ def test_clusters_are_right_on_a_gpu(name):
         "one_stream": Case((5,), 9, 0.5, hidden=33, width=31, activation="softplus"),
     }[name]
     case = replace(case, precision="high", shape={})
-    for what, error in errors(case, "cuda", random.randrange(10**6)).items():
-        assert error < (2e-2 if what.startswith("g ") else 2e-3), (name, what, error)
+    seed = random.randrange(10**6)
+    # Rounding turns units on and off near relu's kink, in plain torch as here: at most twice what it costs there.
+    plain = plain_errors(case, "cuda", seed) if name == "relu" else {}
+    for what, error in errors(case, "cuda", seed).items():
+        most = 2 * plain[what] if what in plain else 2e-2 if what.startswith("g ") else 2e-3
+        assert error < most, (name, what, error, most)
 
 
 def solved(seed=1, edit=None):

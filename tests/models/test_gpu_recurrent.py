@@ -71,7 +71,7 @@ def test_a_captured_step_follows_the_weights(name):
 @pytest.mark.parametrize(
     "model", ["gru", "gru-dt", "gru-dt-intensity", "gru-d", "ode-rnn", "neural-cde"]
 )
-@pytest.mark.parametrize("per", ["row", "stream", "row with horizons"])
+@pytest.mark.parametrize("per", ["row", "stream", "row-with-horizons"])
 def test_fit_by_replays_logs_what_the_plain_one_logs(model, per, monkeypatch):
     from onlinecde.data import Task, simulate_ward
     from onlinecde.training import fit, loop
