@@ -102,9 +102,13 @@ class Legs:
 
         So they are read where a channel moves in all streams.
         """
-        name = f"slopes {table.rows}"
-        found, _ = self._once(name, table.stages, lambda _: self._find_stage_slopes(table))
-        return found
+        if table.rows not in self._slopes_by_method:
+            self._slopes_by_method[table.rows] = self._find_stage_slopes(table)
+        return self._slopes_by_method[table.rows]
+
+    @cached_property
+    def _slopes_by_method(self) -> dict[tuple[float, ...], Tensor]:
+        return {}
 
     @cached_property
     def steep(self) -> Tensor:
@@ -138,19 +142,15 @@ class Legs:
             self._found[what, stages] = find(stages)
         return self._found[what, stages]
 
-    def _find_stage_slopes(self, table: Table) -> tuple[Tensor, Tensor]:
+    def _find_stage_slopes(self, table: Table) -> Tensor:
         across = self.slopes.permute(0, 2, 3, 1)
-        degree = across.shape[1]
-        if degree > 1:
-            step = torch.arange(self.steps, device=across.device)
-            nodes = table.numbers[20 : 20 + table.stages]
-            at = ((step[:, None] + nodes) / self.steps).view(1, -1, 1, 1)
-            total = across[:, -1:]
-            for power in range(degree - 2, -1, -1):
-                total = total * at + across[:, power : power + 1]
-            across = total
-        across = across.contiguous()
-        return across, across
+        step = torch.arange(self.steps, device=across.device)
+        nodes = table.numbers[20 : 20 + table.stages]
+        at = ((step[:, None] + nodes) / self.steps).view(1, -1, 1, 1)
+        total = across[:, -1:]
+        for power in range(across.shape[1] - 2, -1, -1):
+            total = total * at + across[:, power : power + 1]
+        return total.contiguous()
 
     def _find_slots(self, stages: int) -> tuple[Tensor, Tensor]:
         rounds = torch.full((self.pieces,), self.steps, device=self.lengths.device)
