@@ -136,6 +136,35 @@ INTERPRETED = {
         shape=DENSE | {"rows": 64, "dense_back": gpu.Dense(32, 16, 1, 1)},
     ),
     "dense_data": Case(observed=0.9, hidden=18, method="euler", data=True, shape=DENSE),
+    "dense_nodes": Case(
+        scheme="natural_cubic", observed=1.0, counts=False, channels=4, hidden=81, width=65, depth=1,
+        steps=2, lengths=(3, 2), shape=DENSE | {
+            "block": 128, "deep": 128, "dense": gpu.Dense(16, 32, 2, 1), "dense_back": gpu.Dense(16, 32, 3, 1),
+        },
+    ),
+    "dense_wide_cubic": Case(
+        scheme="hermite", observed=1.0, counts=False, channels=4, hidden=20, width=130, depth=1,
+        steps=2, method="midpoint", lengths=(3, 2), shape=DENSE | {"block": 256, "deep": 64},
+    ),
+    "dense_cubic_data": Case(
+        scheme="hermite", observed=1.0, hidden=20, data=True, steps=2, sees_path=True, shape=DENSE,
+    ),
+    "dense_linear_data": Case(
+        scheme="linear", observed=1.0, hidden=20, data=True, method="midpoint", shape=DENSE,
+    ),
+    "dense_cubic_lots": Case(
+        lengths=(3,) * 17 + (2,), scheme="natural_cubic", observed=1.0, counts=False, hidden=18,
+        depth=1, sees_path=True, shape=DENSE,
+    ),
+    "dense_own_steps": Case(
+        lengths=(3, 2, 1), observed=(1.0, 0.2, 1.0), counts=False, channels=3, hidden=18, depth=2,
+        method="rk4_classic", steps=2, max_step=0.5, final="identity", activation="softplus", shape=DENSE,
+    ),
+    "ones": Case(hidden=1, width=1, channels=1, counts=False, lengths=(3,), method="bosh3"),
+    "more_groups_than_channels": Case(
+        scheme="natural_cubic", observed=1.0, counts=False, lengths=(3, 2), channels=4, hidden=20,
+        method="midpoint", shape=DENSE | {"dense": gpu.Dense(16, 16, 5, 1), "dense_back": gpu.Dense(16, 16, 4, 1)},
+    ),
     "dense_high": Case(scheme="linear", observed=1.0, precision="high", shape=DENSE),
     "dense_by_itself": Case(
         scheme="linear", observed=1.0, channels=5, hidden=70, width=20, method="euler",
@@ -379,18 +408,37 @@ def alone() -> dict[str, bool]:
     return found
 
 
+def kept() -> dict[str, bool]:
+    """Whether a solve writes down what a way back would need, by the mode it is called in."""
+    import onlinecde as oc
+
+    saves, forward = [], gpu.forward
+
+    def noted(*args, save: bool, **keywords):
+        saves.append(save)
+        return forward(*args, save=save, **keywords)
+
+    gpu.forward = noted
+    path = controls.rectilinear(SeriesBatch.from_arrays([[0.0, 0.6]], [[[1.0], [0.2]]]), True)
+    own = MLPVectorField(3, path.channels, 4)
+    for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+        with mode():
+            oc.solve(path, own, torch.zeros(1, 3), backend="gpu")
+    return dict(zip(("no_grad", "inference_mode", "enable_grad"), saves, strict=True))
+
+
+def one_for_all(name: str, seed: int) -> dict:
+    """What a check that is no case prints."""
+    seeded = {"sums": sums, "edited": edited}
+    return seeded[name](seed) if name in seeded else {"alone": alone, "kept": kept}[name]()
+
+
 if __name__ == "__main__":
-    if sys.argv[2] in ("sums", "alone"):
-        print(json.dumps(sums(int(sys.argv[1])) if sys.argv[2] == "sums" else alone()))
-        sys.exit()
-    if sys.argv[2] == "edited":
-        print(json.dumps(edited(int(sys.argv[1]))))
-        sys.exit()
-    if sys.argv[2] == "solved":
-        print(json.dumps({"solved": solved(int(sys.argv[1]))}))
-        sys.exit()
-    print(
-        json.dumps(
-            {name: errors(INTERPRETED[name], "cpu", int(sys.argv[1])) for name in sys.argv[2:]}
-        )
-    )
+    drawn, first = int(sys.argv[1]), sys.argv[2]
+    if first in ("sums", "edited", "alone", "kept"):
+        result = one_for_all(first, drawn)
+    elif first == "solved":
+        result = {"solved": solved(drawn)}
+    else:
+        result = {name: errors(INTERPRETED[name], "cpu", drawn) for name in sys.argv[2:]}
+    print(json.dumps(result))

@@ -23,6 +23,8 @@ GROUPS = {
     "driven": ["driven_own_steps", "alone_driven"],
     "dense": ["dense_linear", "dense_cubic", "dense_counts", "dense_high", "dense_by_itself"],
     "dense_or_not": ["dense_alike", "dense_some_legs", "dense_many_streams", "dense_data"],
+    "dense_cubic": ["dense_nodes", "dense_wide_cubic", "dense_cubic_data", "dense_linear_data"],
+    "dense_lots": ["dense_cubic_lots", "dense_own_steps", "more_groups_than_channels", "ones"],
     "smooth": ["linear", "alone_cubic", "driven_cubic"],
 }
 
@@ -74,6 +76,42 @@ def test_few_channels_are_taken_alone_unless_their_weights_are_many():
         "few and small": True,
         "many": False,
     }
+
+
+def test_nothing_is_kept_for_a_way_back_that_nobody_will_ask_for():
+    found = interpreted("gpu_cases.py", "0", "kept")
+    assert found == {"no_grad": False, "inference_mode": False, "enable_grad": True}
+
+
+def test_the_memory_of_a_step_is_reckoned_as_it_is_taken():
+    found = interpreted("gpu_memory.py")
+    assert len(found) == 9
+    for name, (taken, reckoned) in found.items():
+        assert 0.85 < taken / reckoned < 1.25, (name, taken / reckoned)
+
+
+@pytest.mark.parametrize(
+    ("legs", "values", "hidden", "most"),
+    [
+        (71, 40, 64, 16 * 132),
+        (71, 4000, 256, (2**31 - 1) // (2 * 4000 * 256)),  # places of entries, by their rows
+        (10**6, 40, 64, (2**31 - 1) // (10**6 * 40)),  # move lists
+    ],
+)
+def test_so_many_streams_are_taken_at_once_that_offsets_fit_into_32_bits(
+    legs, values, hidden, most
+):
+    from types import SimpleNamespace
+
+    from onlinecde.kernels.gpu.room import streams_at_once
+
+    path = SimpleNamespace(
+        slopes=torch.empty(legs, 0, 1, values), values=values, streams=10**5, row=lambda size: size
+    )
+    field = SimpleNamespace(hidden=hidden, width=64)
+    shares = 2 if hidden == 256 else 1
+    shape = SimpleNamespace(alone=False, rows=16, programs=132, shares=shares, shares_back=shares)
+    assert streams_at_once(field, path, shape) == most
 
 
 def test_an_edit_of_the_future_leaves_the_past_unchanged_also_where_it_makes_legs_dense():

@@ -66,6 +66,33 @@ def test_precision_and_backend_are_checked():
     assert oc.NeuralCDE(2, 4, 4, precision="high").config["precision"] == "high"
 
 
+@pytest.mark.parametrize("backend", ["gpu", "auto"])
+def test_what_has_no_room_is_an_error_only_where_the_gpu_was_asked_for_by_name(
+    backend, monkeypatch
+):
+    pytest.importorskip("triton")
+    from onlinecde.kernels import gpu
+    from onlinecde.solvers.chain import chain
+
+    monkeypatch.setattr(gpu, "room_for_step", lambda *args: 9 * 2**30)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2**30)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**30, 2**32))
+    path, field, _ = problem()
+
+    class OnGPU:
+        is_cuda, shape, device = True, (3, 3), "cuda"
+
+    asked = (chain(path, field), field, tableau("rk4"), OnGPU(), backend)
+    reason = "a step takes 9.0 GiB and 2.0 are free: take fewer streams"
+    if backend == "gpu":
+        with pytest.raises(ValueError, match=f"cannot solve this: {reason}"):
+            fused_gpu.no_room(*asked)
+    else:
+        assert fused_gpu.no_room(*asked) == reason
+
+
 def on_gpu(path_batch, **keywords):
     path = build("rectilinear", path_batch.to("cuda"), counts=True)
     return path, mlp(path, **keywords).to("cuda"), start(path).to("cuda")

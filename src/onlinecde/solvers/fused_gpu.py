@@ -51,35 +51,36 @@ def why_not(
         reason = f"{table.name} has {table.stages} stages; the kernels take up to {MOST_STAGES}"
     else:
         reason = gpu_unavailable(z0.device)
-    if backend == "gpu" and reason is not None:
-        raise ValueError(f"backend='gpu' cannot solve this: {reason}.")
+    reason = _refused(reason, backend)
     return "backend='torch' was asked for" if backend == "torch" else reason
 
 
-def no_room(chain: Chain, field: MLPVectorField, table: Tableau, z0: Tensor) -> str | None:
-    """Why what a step with gradients keeps does not fit into the GPU's memory, or None where it does."""
+def no_room(
+    chain: Chain, field: MLPVectorField, table: Tableau, z0: Tensor, backend: str
+) -> str | None:
+    """Why what a step with gradients takes does not fit into the GPU's memory, or None where it does."""
     if not (z0.is_cuda and torch.is_grad_enabled()) or torch.cuda.is_current_stream_capturing():
         return None
-    from onlinecde.kernels.gpu import row
+    if not chain.pieces or not z0.shape[0]:
+        return None
+    from onlinecde.kernels.gpu import room_for_step
 
-    steps = chain.pieces * chain.steps
-    if chain.time_steps is not None:
-        steps = chain.pieces // 2 * chain.steps + int(chain.time_steps.amax(1).sum())
-    # The inputs of a stage's layers, and as much again for their gradients.
-    each = 8 * (row(field.hidden) + field.depth * row(field.width))
-    # What the last layer takes in, once more in halves.
-    again = 4 * row(field.width) * chain.slopes.shape[0] * chain.steps
-    # dX of every channel at the stages; on a line all of them are alike.
-    smooth = not chain.rectilinear and chain.slopes.shape[2] > 1
-    again += 4 * field.channels * chain.slopes.shape[0] * chain.steps if smooth else 0
-    needed = table.stages * z0.shape[0] * (steps * each + again)
+    needed = room_for_step(field, legs_of(chain), table.stages)
     spare = torch.cuda.memory_reserved(z0.device) - torch.cuda.memory_allocated(z0.device)
     free = torch.cuda.mem_get_info(z0.device)[0] + spare
     if needed <= free:
         return None
-    return (
-        f"a step keeps {needed / 2**30:.1f} GiB and {free / 2**30:.1f} are free: take fewer streams"
+    return _refused(
+        f"a step takes {needed / 2**30:.1f} GiB and {free / 2**30:.1f} are free: take fewer streams",
+        backend,
     )
+
+
+def _refused(reason: str | None, backend: str) -> str | None:
+    """The reason to go another way; an error where the GPU's kernels were asked for by name."""
+    if backend == "gpu" and reason is not None:
+        raise ValueError(f"backend='gpu' cannot solve this: {reason}.")
+    return reason
 
 
 def _devices() -> tuple[str, ...]:
@@ -101,7 +102,7 @@ def checked_trajectory(
     if precision == "high" and not capturing and not bool(z.detach().sum().isfinite()):
         z = along(legs, field, table, z0, *path, "highest")
         return z, f"{where}, in 'highest': states left the range of 'high'"
-    wanted = any(x is not None and x.requires_grad for x in path)
+    wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in path)
     if precision == "high" and not wanted and by_clusters(legs, field, table, z0):
         return z, f"{where}, precision 'high', by thread-block clusters"
     return z, f"{where}, precision '{precision}'"
@@ -142,7 +143,8 @@ def along(
 
     Of the knots it gives one of `every` so many, beginning with the first.
     """
-    how = (legs, field, table, precision, moves, every)
+    # Inside the function itself gradients are always off.
+    how = (legs, field, table, precision, moves, every, torch.is_grad_enabled())
     return _Fused.apply(*how, z0, time, slopes, drive, *weights_of(field))  # pyright: ignore[reportReturnType]
 
 
@@ -197,6 +199,7 @@ class _Fused(torch.autograd.Function):
         precision: Precision,
         moves: Moves | None,
         every: int,
+        grads: bool,
         z0: Tensor,
         time: Tensor | None,
         slopes: Tensor,
@@ -211,10 +214,10 @@ class _Fused(torch.autograd.Function):
                 legs,
                 z0.detach(),
                 _packed_table(table, z0.device),
-                save=any(ctx.needs_input_grad),
+                save=grads and any(ctx.needs_input_grad),
                 split=precision == "highest",
                 moves=moves,
-                path_gradients=any(ctx.needs_input_grad[7:10]),
+                path_gradients=grads and any(ctx.needs_input_grad[8:11]),
                 every=every,
             )
         ctx.legs, ctx.every = legs, every
@@ -225,7 +228,7 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         from onlinecde.kernels import gpu
 
-        need_time, need_slopes, need_drive = ctx.needs_input_grad[7:10]
+        need_time, need_slopes, need_drive = ctx.needs_input_grad[8:11]
         with _current(grads[0]):
             found = gpu.backward(
                 grads[0],
@@ -240,7 +243,7 @@ class _Fused(torch.autograd.Function):
             slopes = slopes[:, :, 0]
         inner = [part for layer in found.inner for part in layer]
         return (
-            *(None,) * 6,
+            *(None,) * 7,
             found.z0,
             found.time,
             slopes,

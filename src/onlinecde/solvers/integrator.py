@@ -81,7 +81,7 @@ class Integrator:
         if on_gpu:
             reason = fused_gpu.why_not(field, self.table, z0, self.gradient, self.backend)
             if reason is None and isinstance(field, MLPVectorField):
-                reason = fused_gpu.no_room(chain, field, self.table, z0)
+                reason = fused_gpu.no_room(chain, field, self.table, z0, self.backend)
         else:
             reason = fused.why_not(field, chain, z0, self.gradient, self.backend)
         if reason is None and isinstance(field, MLPVectorField):

@@ -4,8 +4,9 @@ Importing it imports triton. With TRITON_INTERPRET=1 set before, kernels run on 
 """
 
 from onlinecde.kernels.gpu.launching import Dense, Shape, shape_for
-from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, pack_field, pack_table, row
+from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, pack_field, pack_table
 from onlinecde.kernels.gpu.plan import Moves, plan_moves
+from onlinecde.kernels.gpu.room import room_for_step
 from onlinecde.kernels.gpu.solve import Gradients, backward, clustered, forward
 from onlinecde.kernels.gpu.weight_gradients import Tape
 
@@ -24,6 +25,6 @@ __all__ = [
     "pack_field",
     "pack_table",
     "plan_moves",
-    "row",
+    "room_for_step",
     "shape_for",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +21,15 @@ ALONE_UP_TO = 8
 """With so many channels or fewer, each thread block takes its streams through the whole solve alone ..."""
 ALONE_WEIGHTS = 32_000
 """... if the weights it would read at every stage are no more than these."""
+
+
+class FieldShape(Protocol):
+    """What tiles depend on: of a field that was packed, or of the one it was made from."""
+
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def width(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ def interpreted() -> bool:
 
 
 def shape_for(
-    field: PackedField, legs: Legs, alone: bool | None = None, split: bool = True
+    field: FieldShape, legs: Legs, alone: bool | None = None, split: bool = True
 ) -> Shape:
     """Tiles by the sizes of the field and the number of streams, never by what was observed."""
     tall, wide = padded(field.hidden), max(padded(field.hidden), padded(field.width))
@@ -160,7 +169,7 @@ def shape_for(
 
 
 def _dense_streams_first(
-    field: PackedField, legs: Legs, warps: int, programs: int, split: bool
+    field: FieldShape, legs: Legs, warps: int, programs: int, split: bool
 ) -> Dense:
     """16 streams for each of so many warps, and as many units as go well with rows of the field's width."""
     broad = legs.row(field.width)
@@ -169,7 +178,7 @@ def _dense_streams_first(
 
 
 def _dense(
-    field: PackedField, legs: Legs, streams: int, columns: int, programs: int, ahead: int
+    field: FieldShape, legs: Legs, streams: int, columns: int, programs: int, ahead: int
 ) -> Dense:
     """Tiles of so many streams, and blocks of so many hidden units or fewer."""
     long = legs.row(field.hidden)

@@ -144,13 +144,16 @@ class Legs:
 
     def _find_stage_slopes(self, table: Table) -> Tensor:
         across = self.slopes.permute(0, 2, 3, 1)
+        if across.shape[1] == 1:
+            return across.contiguous()
         step = torch.arange(self.steps, device=across.device)
         nodes = table.numbers[20 : 20 + table.stages]
         at = ((step[:, None] + nodes) / self.steps).view(1, -1, 1, 1)
-        total = across[:, -1:]
+        # In place: with many steps this is the largest thing there is.
+        total = across[:, -1:].expand(-1, at.shape[1], -1, -1).contiguous()
         for power in range(across.shape[1] - 2, -1, -1):
-            total = total * at + across[:, power : power + 1]
-        return total.contiguous()
+            total.mul_(at).add_(across[:, power : power + 1])
+        return total
 
     def _find_slots(self, stages: int) -> tuple[Tensor, Tensor]:
         rounds = torch.full((self.pieces,), self.steps, device=self.lengths.device)

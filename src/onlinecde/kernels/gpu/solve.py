@@ -31,6 +31,7 @@ from onlinecde.kernels.gpu.launching import (
 from onlinecde.kernels.gpu.packing import Legs, PackedField, Table
 from onlinecde.kernels.gpu.plan import Moves, plan_moves
 from onlinecde.kernels.gpu.reverse_sweep import backward_kernel
+from onlinecde.kernels.gpu.room import streams_at_once
 from onlinecde.kernels.gpu.weight_gradients import Tape, weight_gradients
 
 
@@ -68,7 +69,7 @@ def forward(
     another, each with a tape of its own.
     """
     shape = shape or shape_for(field, legs, split=split)
-    room = legs.streams if shape.alone else shape.rows * shape.programs
+    room = streams_at_once(field, legs, shape)
     if legs.streams <= room:
         return _forward(field, legs, z0, table, save, split, shape, moves, path_gradients, every)
     found: list[Tensor] = []
