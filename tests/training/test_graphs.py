@@ -4,7 +4,12 @@ import pytest
 import torch
 
 import onlinecde as oc
+from onlinecde.data import simulate_ward
+from onlinecde.training.building import build_model
+from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import GraphedStep, bucket, masked_loss, why_not
+from onlinecde.training.loop import Training, Unwatched
+from onlinecde.training.settings import FitSettings
 
 
 @pytest.mark.parametrize("kind", ["regression", "binary", "multilabel", "multiclass"])
@@ -44,3 +49,65 @@ def test_few_buckets_hold_all_lengths():
     sizes = {bucket(rows) for rows in range(1, 201)}
     assert len(sizes) <= 14
     assert all(rows <= bucket(rows) < rows + 32 for rows in range(1, 201))
+
+
+class Noted(Unwatched):
+    def __init__(self):
+        self.said = []
+
+    def note(self, text):
+        self.said.append(text)
+
+
+def training_of_a_ward(captured):
+    """A training whose captured step is this one, and a batch of it."""
+    task = simulate_ward(40, seed=0).task
+    torch.manual_seed(0)
+    model = build_model(task, "gru", {"hidden": 5, "channel_dropout": 0.5})
+    settings = FitSettings(horizons=(), batch_size=8)
+    training = Training(model, task, Scales(), settings, torch.device("cpu"))
+    training.captured, training.watch = captured, Noted()
+    model.train()
+    training._seed(0)
+    batch = training.series[:8]
+    return training, batch, training.labels[:8, : batch.times.shape[1]]
+
+
+def gradients(training):
+    return [p.grad.clone() for p in training.model.parameters()]
+
+
+def test_a_captured_step_that_is_not_finite_is_computed_anew_into_the_same_gradients():
+    plain, *asked = training_of_a_ward(None)
+    wanted = plain._gradients(*asked)
+
+    def broken(batch, labels):
+        torch.rand(5)  # what it drew does not count
+        for place in places:
+            place.fill_(torch.nan)
+        return torch.tensor(torch.nan)
+
+    training, *asked = training_of_a_ward(broken)
+    for p in training.model.parameters():
+        p.grad = torch.zeros_like(p)
+    places = [p.grad for p in training.model.parameters()]
+    assert torch.equal(training._gradients(*asked), wanted)
+    assert training.captured is broken
+    assert all(
+        p.grad is place for p, place in zip(training.model.parameters(), places, strict=True)
+    )
+    assert all(map(torch.equal, gradients(training), gradients(plain)))
+
+
+def test_where_a_captured_step_has_no_room_steps_are_computed_plainly():
+    plain, *asked = training_of_a_ward(None)
+    wanted = plain._gradients(*asked)
+
+    def too_large(batch, labels):
+        raise torch.OutOfMemoryError
+
+    training, *asked = training_of_a_ward(too_large)
+    assert torch.equal(training._gradients(*asked), wanted)
+    assert training.captured is None
+    assert "no room on the GPU" in training.watch.said[0]
+    assert all(map(torch.equal, gradients(training), gradients(plain)))

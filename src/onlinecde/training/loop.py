@@ -114,33 +114,35 @@ class Training:
         self.best = {name: t.detach().clone() for name, t in model.state_dict().items()}
         self.at = Position(lr=settings.lr)
         self.captured = self._captured_step()
+        self.watch: Watch = Unwatched()
 
     def run(self, save: Callable[[Training], None], watch: Watch) -> None:
         """Train to the end; `save` is called where the training may be put down."""
+        self.watch = watch
         while not self.at.ended:
-            self._epoch(save, watch)
+            self._epoch(save)
             save(self)
         self.model.load_state_dict(self.best)
 
-    def _epoch(self, save: Callable[[Training], None], watch: Watch) -> None:
+    def _epoch(self, save: Callable[[Training], None]) -> None:
         at, settings = self.at, self.settings
         batches = epoch_batches(len(self.series), settings.batch_size, settings.seed, at.epoch)
         started = time.monotonic() - at.seconds
         for group, factor in zip(self.optimiser.param_groups, _rates(self.optimiser), strict=True):
             group["lr"] = at.lr * factor
         for number in range(at.batch, len(batches)):
-            torch.manual_seed(seed_for("batch", settings.seed, at.epoch, number))
+            self._seed(number)
             loss, labels = self._step(batches[number], number)
             at.loss_sum += loss * labels
             at.labels += labels
             at.batch, at.seconds = number + 1, time.monotonic() - started
-            watch.batch(at.epoch, at.batch, len(batches), at.loss_sum / max(at.labels, 1))
+            self.watch.batch(at.epoch, at.batch, len(batches), at.loss_sum / max(at.labels, 1))
             if at.batch < len(batches):
                 save(self)
         entry, best = self._validate(started)
         at.history.append(entry)
-        watch.epoch(entry, best)
-        self._plan_next(watch)
+        self.watch.epoch(entry, best)
+        self._plan_next()
 
     def _step(self, chosen: Tensor, number: int) -> tuple[float, int]:
         """One step of the optimiser; the mean loss before it, and over how many labels."""
@@ -175,8 +177,20 @@ class Training:
     def _gradients(self, batch: SeriesBatch, labels: Tensor) -> Tensor:
         """The mean loss of a batch; its gradients are left in the weights' `grad`."""
         if self.captured is not None:
-            return self.captured(batch, labels)
-        self.optimiser.zero_grad(set_to_none=True)
+            try:
+                loss = self.captured(batch, labels)
+            except torch.OutOfMemoryError:
+                self.captured = None
+                self.watch.note(
+                    "a captured step has no room on the GPU: steps are computed plainly"
+                )
+            else:
+                if bool(loss.isfinite()):
+                    return loss
+            # Plainly: in "highest" where states left the range of "high", or with an error that says where.
+            self._seed(self.at.batch)
+        # The gradients of a captured step stay where it writes them.
+        self.optimiser.zero_grad(set_to_none=self.captured is None)
         if self.ahead is None:
             outputs = self.model(batch, final=self.per == "stream")
             loss = self.model.head.loss(outputs, labels, self.weight)
@@ -187,6 +201,10 @@ class Training:
         more = self.ahead.loss(logits, batch.times, labels)
         (loss + self.settings.horizon_weight * more).backward()
         return loss
+
+    def _seed(self, number: int) -> None:
+        """Begin the draws of a batch anew."""
+        torch.manual_seed(seed_for("batch", self.settings.seed, self.at.epoch, number))
 
     def _captured_step(self) -> CapturedStep | None:
         """On a GPU, the step as a CUDA graph, where the model's can be captured."""
@@ -262,7 +280,7 @@ class Training:
             return entry["validation_loss"] < best["validation_loss"] - least
         return new > old if better(self.metric) == "max" else new < old
 
-    def _plan_next(self, watch: Watch) -> None:
+    def _plan_next(self) -> None:
         at, settings = self.at, self.settings
         since = at.epoch - at.best_epoch
         if at.epoch >= settings.epochs:
@@ -272,7 +290,7 @@ class Training:
         elif at.epoch - max(at.best_epoch, at.last_cut) >= settings.plateau:
             lower = min(at.lr, max(at.lr * settings.lr_factor, settings.lr_floor))
             if lower < at.lr:
-                watch.note(f"learning rate {at.lr:.3g} -> {lower:.3g} after epoch {at.epoch}")
+                self.watch.note(f"learning rate {at.lr:.3g} -> {lower:.3g} after epoch {at.epoch}")
             at.lr, at.last_cut = lower, at.epoch
         at.epoch, at.batch, at.loss_sum, at.labels = at.epoch + 1, 0, 0.0, 0
         at.nfe, at.seconds = 0, 0.0
