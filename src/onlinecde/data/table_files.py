@@ -99,7 +99,8 @@ class Table:
                 )
             return whole
         if column.dtype.is_integer():
-            return column.cast(pl.Int64)
+            whole = column.cast(pl.Int64, strict=False)
+            return column.cast(pl.String) if whole.null_count() else whole
         text = column.cast(pl.String)
         if text.str.contains(r"^(0|-?[1-9][0-9]{0,17})$").all():
             return text.cast(pl.Int64)
@@ -117,6 +118,7 @@ def read_table(table: Any, *, what: str = "table") -> Table:
     named. Lines count from 1, the header included; those of a frame from 0.
     """
     import polars as pl
+    import polars.selectors as cs
 
     if isinstance(table, (str, os.PathLike)):
         frame, first = _read_file(Path(table))
@@ -133,7 +135,8 @@ def read_table(table: Any, *, what: str = "table") -> Table:
     if frame.height == 0:
         raise DataError(f"{origin}: there is no line in it.")
     lines = pl.Series(LINE, range(first, first + frame.height), dtype=pl.Int64)
-    return Table(frame.with_columns(lines), origin)
+    text = (cs.categorical() | cs.enum()).cast(pl.String)
+    return Table(frame.with_columns(text, lines), origin)
 
 
 def _read_file(path: Path) -> tuple[pl.DataFrame, int]:
@@ -151,6 +154,8 @@ def _read_file(path: Path) -> tuple[pl.DataFrame, int]:
             return pl.read_ipc(path), 0
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{path}: the file is damaged or of another format ({error}).") from error
+    if path.is_dir():
+        raise DataError(f"{path} is a folder: give one file.")
     if ending not in _SEPARATORS:
         raise DataError(
             f"{path}: files ending in '{path.suffix}' are not read: give .csv, .csv.gz, .tsv, "
@@ -161,10 +166,12 @@ def _read_file(path: Path) -> tuple[pl.DataFrame, int]:
 
 
 def parse_csv(data: bytes, origin: str, separator: str = ",") -> pl.DataFrame:
-    """Parse a CSV into columns of text, null where missing."""
+    """Parse a CSV into columns of text, null where missing; lines may end in LF, CRLF or CR."""
     import polars as pl
 
-    data = data.removeprefix(b"\xef\xbb\xbf")
+    data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if not data.strip():
+        raise DataError(f"{origin}: the file is empty.")
     if b"\x00" in data:
         raise DataError(f"{origin}: the file holds zero bytes: it is no text, or is damaged.")
     try:
@@ -180,6 +187,7 @@ def parse_csv(data: bytes, origin: str, separator: str = ",") -> pl.DataFrame:
         raise DataError(
             f"{origin}, line 1: a column has no name: the first line must name them all."
         )
+    _check_separator(header, origin, separator)
     if len(set(header)) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
         raise DataError(f"{origin}, line 1: column '{twice}' stands twice: give each its own name.")
@@ -201,6 +209,17 @@ def parse_csv(data: bytes, origin: str, separator: str = ",") -> pl.DataFrame:
     if frame.height == 0:
         raise DataError(f"{origin}: there is no line below the header.")
     return frame
+
+
+def _check_separator(header: Sequence[str], origin: str, separator: str) -> None:
+    """A header that is one name with another separator in it was split at the wrong one."""
+    others = [other for other in (";", "\t", "|", ",") if other != separator and other in header[0]]
+    if len(header) == 1 and others:
+        raise DataError(
+            f"{origin}, line 1: one column, called {header[0][:40]!r}: its cells seem to be separated "
+            f"by {others[0]!r}, not {separator!r}. Save the file with commas (and decimal points) as "
+            ".csv, with tabs as .tsv, or with | as .psv."
+        )
 
 
 def _check_widths(text: str, columns: int, origin: str, separator: str) -> None:
