@@ -134,8 +134,12 @@ def row_target(
     return Target(result, chosen, "row", classes)
 
 
-def interval_target(spec: IntervalLabels, stream: str, clock: Clock, series: SeriesBatch) -> Target:
+def interval_target(
+    spec: IntervalLabels, stream: str, clock: Clock, series: SeriesBatch, kind: Kind | None
+) -> Target:
     """Mark the rows inside intervals; an interval of an unknown stream is refused."""
+    if kind not in (None, "binary"):
+        raise DataError(f"kind is {kind!r}: intervals make binary labels, inside or outside.")
     table = read_table(spec.table, what="table of intervals")
     streams = table.keys(stream, "stream")
     place = {name: number for number, name in enumerate(series.streams)}

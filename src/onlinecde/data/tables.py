@@ -184,7 +184,7 @@ def _check_origins(own: Table, time: str, times: pl.Series) -> None:
 def _label_columns(labels: Labels) -> list[str]:
     """Columns that hold labels, wherever they stand: none of them may become an input."""
     if isinstance(labels, IntervalLabels):
-        return []
+        return [labels.start, labels.end]
     return [labels.column] if isinstance(labels.column, str) else list(labels.column)
 
 
@@ -294,4 +294,4 @@ def _target(
         return stream_target(labels, own, stream, series, kind)
     if isinstance(labels, RowLabels):
         return row_target(labels, own, stream, time, clock, series, kind)
-    return interval_target(labels, stream, clock, series)
+    return interval_target(labels, stream, clock, series, kind)

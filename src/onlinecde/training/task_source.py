@@ -116,10 +116,20 @@ def _from_table(arguments: dict[str, Any]) -> Task:
     if per == "stream":
         labels = StreamLabels(columns[0] if len(columns) == 1 else columns, file)
     elif per == "row":
+        if len(columns) != 1:
+            raise FitError(
+                f"{len(columns)} labels ({', '.join(columns)}) per row: a row has one, name one column "
+                "(--label)."
+            )
         labels = RowLabels(columns[0], file)
     elif per == "interval":
         if file is None:
             raise FitError("interval labels need a table of their own: give labels (--labels).")
+        if len(columns) != 2:
+            raise FitError(
+                f"{len(columns)} columns ({', '.join(columns)}) for intervals: name two (--label), "
+                "that of the start, then that of the end."
+            )
         labels = IntervalLabels(file, *columns)
     else:
         raise FitError(f"label_per is {per!r}: choose 'stream', 'row' or 'interval'.")
