@@ -11,7 +11,10 @@ DEATHS = pl.DataFrame({"bed": range(10), "died": [0, 1] * 5})
 GOOD = "bed,hours,pulse\n" + "".join(f"{b},{t},{b + t}\n" for b in range(10) for t in (0, 1))
 
 
-def read(path, labels=StreamLabels("died", DEATHS)):
+DIED = StreamLabels("died", DEATHS)
+
+
+def read(path, labels=DIED):
     return task_from_table(path, labels=labels, **COLUMNS)
 
 

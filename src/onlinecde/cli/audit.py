@@ -77,7 +77,7 @@ def read_series(
         raise ValueError("a long table needs both --channel and --value; a wide one neither.")
     table = read_table(data)
     keys = table.keys(stream, "stream")
-    times = read_clock(table, time, keys, time_unit, None).read(table, time, keys, "time")
+    times = read_clock(table, time, keys, time_unit).read(table, time, keys, "time")
     facts = None
     if static is not None:
         told = read_table(static)

@@ -19,7 +19,7 @@ from onlinecde.data.table_labels import (
     row_target,
     stream_target,
 )
-from onlinecde.data.table_times import Clock, raw_times, read_clock
+from onlinecde.data.table_times import Clock, read_clock
 from onlinecde.data.task import Kind, Task
 from onlinecde.series import SeriesBatch, SeriesError
 
@@ -80,8 +80,10 @@ def task_from_table(
     taken = {name for name in (stream, subject, origin, *_label_columns(labels)) if name}
     facts, features = _static_table(own, static, static_columns, stream, taken)
     streams = own.keys(stream, "stream")
-    origins = None if origin is None else _origins(own, facts, stream, origin)
-    clock = read_clock(own, time, streams, time_unit, origins)
+    clock = read_clock(own, time, streams, time_unit)
+    if origin is not None:
+        holder = facts if origin in facts.frame.columns else own
+        clock = clock.counted_from(holder, origin, holder.keys(stream, "stream"))
     times = clock.read(own, time, streams, "time")
     _check_origins(own, time, times)
     if channel is not None and value is not None:
@@ -160,19 +162,6 @@ def _static_cells(facts: Table, stream: str, feature: str, series: SeriesBatch) 
             "be numbers or text."
         )
     return column.to_list()
-
-
-def _origins(own: Table, facts: Table, stream: str, origin: str) -> dict[Any, float]:
-    holder = facts if origin in facts.frame.columns else own
-    raw, _ = raw_times(holder, origin, "origin of time")
-    keys = holder.keys(stream, "stream")
-    found: dict[Any, float] = {}
-    for index, (key, start) in enumerate(zip(keys.to_list(), raw.to_list(), strict=True)):
-        if found.setdefault(key, start) != start:
-            raise DataError(
-                f"{holder.where(index, origin)}: stream {key!r} has two origins of time."
-            )
-    return found
 
 
 def _check_origins(own: Table, time: str, times: pl.Series) -> None:
