@@ -17,7 +17,17 @@ def assert_same(first: Task, second: Task) -> None:
     torch.testing.assert_close(first.labels, second.labels, rtol=0, atol=0, equal_nan=True)
     for what in ("streams", "channels", "features"):
         assert getattr(first.series, what) == getattr(second.series, what)
-    for what in ("name", "kind", "per", "subjects", "metric", "classes", "time_unit", "flow"):
+    for what in (
+        "name",
+        "kind",
+        "per",
+        "subjects",
+        "metric",
+        "classes",
+        "time_unit",
+        "flow",
+        "notes",
+    ):
         assert getattr(first, what) == getattr(second, what)
     assert list(first.splits) == list(second.splits)
     assert all(torch.equal(first.splits[n], second.splits[n]) for n in first.splits)
@@ -27,7 +37,13 @@ def test_a_task_comes_back_bit_for_bit(tmp_path):
     rows = simulate_ward(30, seed=3).task
     series = SeriesBatch.from_arrays([[0.0]] * 9, [[[1.0]]] * 9, streams=list("abcdefghi"))
     classes = Task.build(
-        "c", series, [0, 1, 2] * 3, kind="multiclass", classes="xyz", flow=[("stays", 9)]
+        "c",
+        series,
+        [0, 1, 2] * 3,
+        kind="multiclass",
+        classes="xyz",
+        flow=[("stays", 9)],
+        notes=["a"],
     )
     for number, task in enumerate((rows, classes)):
         save_task(task, tmp_path / f"{number}.npz")

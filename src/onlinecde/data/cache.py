@@ -85,6 +85,7 @@ def save_task(task: Task, file: str | os.PathLike[str], *, key: str = "") -> Non
             "source": task.source,
             "settings": task.settings,
             "flow": task.flow,
+            "notes": task.notes,
         },
     }
     arrays = {
@@ -141,6 +142,7 @@ def load_task(file: str | os.PathLike[str], *, key: str | None = None) -> Task:
             labels = pad(lengths, labels, -1 if about["kind"] == "multiclass" else np.nan)
         about["classes"] = tuple(about["classes"])
         about["flow"] = tuple((step, left) for step, left in about["flow"])
+        about["notes"] = tuple(about.get("notes", ()))
         return Task(
             **about,
             series=series,

@@ -10,6 +10,7 @@ import numpy as np
 
 from onlinecde.data.errors import DataError
 from onlinecde.data.table_files import Table, read_table
+from onlinecde.data.table_ids import absent, look_of, per_stream, places, present_cells
 from onlinecde.data.table_times import Clock
 from onlinecde.data.task import Kind, Per
 from onlinecde.series import SeriesBatch
@@ -58,34 +59,60 @@ class Target:
     kind: Kind
     per: Per
     classes: tuple[str, ...] = ()
+    flow: tuple[tuple[str, int], ...] = ()
+    """How many labelled streams there were and how many have events, where some have none."""
 
 
 def stream_target(
     spec: StreamLabels, own: Table, stream: str, series: SeriesBatch, kind: Kind | None
 ) -> Target:
-    """Look up each stream's label; streams without one, or with two, are refused."""
+    """Look up each stream's label; streams without one, or with two, are refused.
+
+    Of several outputs some may be missing, but not all.
+    """
     import polars as pl
 
     table = own if spec.table is None else read_table(spec.table, what="table of labels")
     columns = [spec.column] if isinstance(spec.column, str) else list(spec.column)
-    found = []
-    for column in columns:
-        cells = per_stream(table, stream, column, series, "label")
-        for name, cell in zip(series.streams, cells, strict=True):
-            if cell is None:
-                raise DataError(
-                    f"{table.origin}, column '{column}': stream {name!r} has no label: give it one "
-                    "or leave the stream out."
-                )
-        found.append(pl.Series(column, cells, strict=False))
+    if len(columns) > 1 and kind in ("binary", "multiclass"):
+        raise DataError(
+            f"kind is {kind!r} with {len(columns)} labels ({', '.join(columns)}): say 'multilabel' "
+            "where each is 0 or 1, 'regression' where they are numbers, or name one."
+        )
+    found = [
+        pl.Series(c, per_stream(table, stream, c, series, "label"), strict=False) for c in columns
+    ]
+    for name, cells in zip(series.streams, zip(*found, strict=True), strict=True):
+        if all(cell is None for cell in cells):
+            raise DataError(
+                f"{table.origin}, column '{columns[0]}': stream {name!r} has no label: give it one "
+                f"or leave the stream out{absent(table, stream, name)}."
+            )
+    flow = _labelled_flow(table, stream, columns, series)
     if len(found) == 1:
         labels, chosen, classes = _coded(found[0], kind, f"{table.origin}, column '{columns[0]}'")
-        return Target(labels, chosen, "stream", classes)
+        return Target(labels, chosen, "stream", classes, flow)
     numbers = np.stack(
         [_floats(column, f"{table.origin}, column '{column.name}'") for column in found], 1
     )
-    chosen = kind or ("multilabel" if set(np.unique(numbers)) <= {0.0, 1.0} else "regression")
-    return Target(numbers, chosen, "stream", tuple(columns))
+    known = set(np.unique(numbers[~np.isnan(numbers)]))
+    chosen = kind or ("multilabel" if known <= {0.0, 1.0} else "regression")
+    return Target(numbers, chosen, "stream", tuple(columns), flow)
+
+
+def _labelled_flow(
+    table: Table, stream: str, columns: Sequence[str], series: SeriesBatch
+) -> tuple[tuple[str, int], ...]:
+    """How many streams are labelled, and how many of them have events; empty where all have."""
+    import polars as pl
+
+    labelled = pl.Series([False] * table.frame.height)
+    for column in columns:
+        labelled = labelled | present_cells(table, column, "label").is_not_null()
+    streams = table.keys(stream, "stream").filter(labelled).n_unique()
+    if streams == len(series):
+        return ()
+    return (("labelled streams", streams), ("with events", len(series)))
 
 
 def row_target(
@@ -98,10 +125,8 @@ def row_target(
     kind: Kind | None,
 ) -> Target:
     """Place labels at the rows of their time; one at a time without a row is refused."""
-    import polars as pl
-
     table = own if spec.table is None else read_table(spec.table, what="table of labels")
-    table = table.rows(table.column(spec.column, "label").is_not_null())
+    table = table.rows(present_cells(table, spec.column, "label").is_not_null())
     if not table.frame.height:
         raise DataError(f"{table.origin}, column '{spec.column}': there is no label in it.")
     streams = table.keys(stream, "stream")
@@ -109,8 +134,7 @@ def row_target(
     labels, chosen, classes = _coded(
         table.column(spec.column, "label"), kind, f"{table.origin}, column '{spec.column}'"
     )
-    place = {name: number for number, name in enumerate(series.streams)}
-    code = streams.replace_strict(place, default=-1, return_dtype=pl.Int64).to_numpy()
+    code = places(table, stream, series).fill_null(-1).to_numpy()
     real = series.real.numpy()
     own_code, own_row = np.nonzero(real)
     own_times = series.times.numpy()[real].tolist()
@@ -119,6 +143,11 @@ def row_target(
     result = np.full(real.shape, np.nan)
     for index, key in enumerate(zip(code.tolist(), times.to_list(), strict=True)):
         row = rows.get(key)
+        if key[0] < 0:
+            raise DataError(
+                f"{table.where(index, stream)}: stream {streams[index]!r} is not in the series, whose "
+                f"ids look like {look_of(series.streams)}: drop the label."
+            )
         if row is None:
             raise DataError(
                 f"{table.where(index, spec.column)}: stream {streams[index]!r} has no row at time "
@@ -142,46 +171,21 @@ def interval_target(
         raise DataError(f"kind is {kind!r}: intervals make binary labels, inside or outside.")
     table = read_table(spec.table, what="table of intervals")
     streams = table.keys(stream, "stream")
-    place = {name: number for number, name in enumerate(series.streams)}
-    for index, name in enumerate(streams.to_list()):
-        if name not in place:
-            raise DataError(
-                f"{table.where(index, stream)}: stream {name!r} is not in the series: drop "
-                "the interval."
-            )
+    place = places(table, stream, series)
+    for index in place.is_null().arg_true():
+        raise DataError(
+            f"{table.where(index, stream)}: stream {streams[index]!r} is not in the series, whose ids "
+            f"look like {look_of(series.streams)}: drop the interval."
+        )
     start = clock.read(table, spec.start, streams, "start").to_numpy()
     end = clock.read(table, spec.end, streams, "end").to_numpy()
     times = series.times.numpy()
     result = np.zeros(times.shape)
-    for index, name in enumerate(streams.to_list()):
+    for index, code in enumerate(place.to_list()):
         if end[index] < start[index]:
             raise DataError(f"{table.where(index, spec.end)}: the interval ends before it starts.")
-        code = place[name]
         result[code, (times[code] >= start[index]) & (times[code] <= end[index])] = 1.0
     return Target(result, "binary", "row", ("outside", "inside"))
-
-
-def per_stream(table: Table, stream: str, column: str, series: SeriesBatch, role: str) -> list[Any]:
-    """The one value each stream has in `column`, None where it has none; two are refused."""
-    import polars as pl
-
-    cells = table.column(column, role)
-    frame = pl.DataFrame({"stream": table.keys(stream, "stream"), "cell": cells}).with_row_index(
-        "at"
-    )
-    known = frame.filter(pl.col("cell").is_not_null())
-    firsts = known.unique("stream", keep="first", maintain_order=True)
-    other = known.join(firsts.rename({"cell": "first"}).drop("at"), on="stream").filter(
-        pl.col("cell") != pl.col("first")
-    )
-    if other.height:
-        at = int(other["at"].min())  # pyright: ignore[reportArgumentType]
-        raise DataError(
-            f"{table.where(at, column)}: stream {frame['stream'][at]!r} has two values for the "
-            f"{role}: it must be the same on all its lines."
-        )
-    lookup = dict(zip(firsts["stream"].to_list(), firsts["cell"].to_list(), strict=True))
-    return [lookup.get(name) for name in series.streams]
 
 
 def _coded(

@@ -9,13 +9,13 @@ from onlinecde.data.errors import DataError
 from onlinecde.data.splits import FRACTIONS
 from onlinecde.data.static_features import with_static
 from onlinecde.data.table_files import LINE, Table, read_table
+from onlinecde.data.table_ids import per_stream, without_line
 from onlinecde.data.table_labels import (
     IntervalLabels,
     RowLabels,
     StreamLabels,
     Target,
     interval_target,
-    per_stream,
     row_target,
     stream_target,
 )
@@ -116,6 +116,8 @@ def task_from_table(
         classes=target.classes,
         source=own.origin,
         settings={"time_unit": time_unit, "origin": origin, "duplicates": duplicates, "seed": seed},
+        flow=target.flow,
+        notes=_static_notes(facts, stream, series) if static is not None else (),
     )
     columns = {f: _static_cells(facts, stream, f, series) for f in features}
     return with_static(task, columns)
@@ -144,6 +146,12 @@ def _static_table(
                 f"column '{name}' is named as a static feature and in another role: give it one."
             )
     return facts, list(columns or ())
+
+
+def _static_notes(facts: Table, stream: str, series: SeriesBatch) -> list[str]:
+    """How many streams have no line of static features, in words; none where all have one."""
+    many = without_line(facts, stream, series)
+    return [f"{many} of {len(series)} streams have no line in {facts.origin}"] if many else []
 
 
 def _static_cells(facts: Table, stream: str, feature: str, series: SeriesBatch) -> list[Any]:

@@ -63,6 +63,8 @@ class Task:
     """How it was prepared: everything that, changed, would give other numbers."""
     flow: tuple[tuple[str, int], ...] = ()
     """How many were left after each exclusion, first to last; empty where none was made."""
+    notes: tuple[str, ...] = ()
+    """What else is worth knowing of how the data was read."""
 
     @classmethod
     def build(
@@ -84,6 +86,7 @@ class Task:
         source: str = "given in memory",
         settings: Mapping[str, Any] | None = None,
         flow: Sequence[tuple[str, int]] = (),
+        notes: Sequence[str] = (),
     ) -> Task:
         """Check series against labels and deal the streams out to splits.
 
@@ -121,6 +124,7 @@ class Task:
             source=source,
             settings=dict(settings or {}),
             flow=tuple((str(step), int(left)) for step, left in flow),
+            notes=tuple(notes),
         )
 
     def split(self, name: str) -> tuple[SeriesBatch, Tensor]:
@@ -177,6 +181,12 @@ class Task:
                 f"  labels    {_describe_labels(self)}",
                 f"  source    {self.source}",
                 f"  settings  {', '.join(f'{k}={v}' for k, v in self.settings.items()) or 'none'}",
+                *(
+                    [f"  left      {', '.join(f'{k} {v}' for k, v in self.flow)}"]
+                    if self.flow
+                    else []
+                ),
+                *(f"  note      {note}" for note in self.notes),
             ]
         )
 
