@@ -23,7 +23,7 @@ def with_static(
     feature `NAME=CATEGORY` a category, all 0 where missing.
     """
     train = task.splits.get("train", torch.arange(len(task.series))).numpy()
-    features: dict[str, np.ndarray] = {}
+    features: list[tuple[str, np.ndarray]] = []
     for name, column in columns.items():
         entries = list(column)
         if len(entries) != len(task.series):
@@ -38,7 +38,7 @@ def with_static(
                 match = [
                     not _is_missing(entry) and str(entry) == str(category) for entry in entries
                 ]
-                features[f"{name}={category}"] = np.array(match, float)
+                features.append((f"{name}={category}", np.array(match, float)))
             continue
         numbers = np.array([np.nan if entry is None else float(entry) for entry in entries])
         if np.isinf(numbers).any():
@@ -48,13 +48,24 @@ def with_static(
             )
         missing = np.isnan(numbers)
         seen = numbers[train][~missing[train]]
-        features[name] = np.where(missing, seen.mean() if len(seen) else 0.0, numbers)
+        filled = np.where(missing, seen.mean() if len(seen) else 0.0, numbers)
+        features.append((name, filled))
         if missing.any():
-            features[f"{name}_missing"] = missing.astype(float)
+            features.append((f"{name}_missing", missing.astype(float)))
     if not features:
         return task
-    table = torch.from_numpy(np.stack(list(features.values()), 1)).to(task.series.values)
-    return replace(task, series=replace(task.series, static=table, features=tuple(features)))
+    names = [name for name, _ in features]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(
+            f"two static features are called '{twice}', one of them made from another column (a "
+            "mark of what is missing, or a category): rename the column."
+        )
+    table = torch.from_numpy(np.stack([column for _, column in features], 1))
+    return replace(
+        task,
+        series=replace(task.series, static=table.to(task.series.values), features=tuple(names)),
+    )
 
 
 def _is_missing(entry: Any) -> bool:

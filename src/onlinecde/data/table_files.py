@@ -111,6 +111,19 @@ class Table:
         return replace(self, frame=self.frame.filter(keep))
 
 
+def words_in(column: pl.Series) -> pl.Series:
+    """The cells of a column of text that are no numbers."""
+    import polars as pl
+
+    numbers = column.str.strip_chars().cast(pl.Float64, strict=False)
+    return column.filter(numbers.is_null()).drop_nulls()
+
+
+def mostly_words(column: pl.Series) -> bool:
+    """Whether more than half of what a column of text holds is no number."""
+    return len(words_in(column)) > column.drop_nulls().len() / 2
+
+
 def read_table(table: Any, *, what: str = "table") -> Table:
     """Read CSV (plain or .gz), TSV, Parquet or Arrow files; take polars, pandas and Arrow tables.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onlinecde.data.errors import DataError
+from onlinecde.data.single_precision import check_resolved
 from onlinecde.data.table_files import Table, read_table
 from onlinecde.data.table_ids import absent, look_of, per_stream, places, present_cells
 from onlinecde.data.table_times import Clock
@@ -231,4 +232,6 @@ def _floats(column: pl.Series, where: str) -> np.ndarray:
             f"{where}: the label {column[int(bad[0])]!r} is not a number: say kind='multiclass' if "
             "labels are names."
         )
-    return numbers.to_numpy().astype(float)
+    labels = numbers.to_numpy().astype(float)
+    check_resolved(labels, f"{where} (label)")
+    return labels

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from onlinecde.data.errors import DataError
+from onlinecde.data.single_precision import check_resolved
 from onlinecde.data.splits import FRACTIONS
 from onlinecde.data.static_features import with_static
-from onlinecde.data.table_files import LINE, Table, read_table
+from onlinecde.data.table_events import long_events, series_of, wide_channels, wide_events
+from onlinecde.data.table_files import LINE, Table, mostly_words, read_table, words_in
 from onlinecde.data.table_ids import per_stream, without_line
 from onlinecde.data.table_labels import (
     IntervalLabels,
@@ -21,7 +23,7 @@ from onlinecde.data.table_labels import (
 )
 from onlinecde.data.table_times import Clock, read_clock
 from onlinecde.data.task import Kind, Task
-from onlinecde.series import SeriesBatch, SeriesError
+from onlinecde.series import SeriesBatch
 
 if TYPE_CHECKING:
     import polars as pl
@@ -87,12 +89,12 @@ def task_from_table(
     times = clock.read(own, time, streams, "time")
     _check_origins(own, time, times)
     if channel is not None and value is not None:
-        events = _long_events(own, channel, value, channels)
+        events = long_events(own, channel, value, channels)
         names = list(channels) if channels is not None else sorted(events["channel"].unique())
     else:
-        names = _wide_channels(own, channels, {*taken, time, *(features if facts is own else ())})
-        events = _wide_events(own, names)
-    series = _series(own, events, streams, times, names, duplicates, value)
+        names = wide_channels(own, channels, {*taken, time, *(features if facts is own else ())})
+        events = wide_events(own, names)
+    series = series_of(own, events, streams, times, names, duplicates, value)
     target = _target(labels, own, stream, time, clock, series, kind)
     subjects = None
     if subject is not None:
@@ -155,20 +157,31 @@ def _static_notes(facts: Table, stream: str, series: SeriesBatch) -> list[str]:
 
 
 def _static_cells(facts: Table, stream: str, feature: str, series: SeriesBatch) -> list[Any]:
-    """Numbers where the whole column is numbers, else text."""
+    """Numbers where the whole column is numbers, else text; a text among numbers is refused."""
     import polars as pl
 
     cells = per_stream(facts, stream, feature, series, "static feature")
     column = pl.Series(cells, strict=False)
     if column.dtype == pl.String:
-        numbers = column.str.strip_chars().cast(pl.Float64, strict=False)
-        if numbers.null_count() == column.null_count():
-            return numbers.to_list()
+        words = words_in(column)
+        if mostly_words(column):
+            return column.to_list()
+        if len(words):
+            at = int((facts.column(feature, "static feature") == words[0]).arg_true()[0])
+            raise DataError(
+                f"{facts.where(at, feature)} (static feature): {words[0][:40]!r} is not a number, as "
+                "most of the column are: correct it, or leave it empty if it is missing. Where they "
+                "are categories, write each with a letter, as 'unit 1'."
+            )
+        column = column.str.strip_chars().cast(pl.Float64)
     elif column.dtype != pl.Null and not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
         raise DataError(
             f"{facts.origin}, column '{feature}' (static feature) has type {column.dtype}: it must "
-            "be numbers or text."
+            "be numbers or text. Leave it out by naming the others (`static_columns`, "
+            "--static-column)."
         )
+    where = f"{facts.origin}, column '{feature}' (static feature)"
+    check_resolved(column.cast(pl.Float64).fill_null(float("nan")).to_numpy(), where)
     return column.to_list()
 
 
@@ -183,99 +196,6 @@ def _label_columns(labels: Labels) -> list[str]:
     if isinstance(labels, IntervalLabels):
         return [labels.start, labels.end]
     return [labels.column] if isinstance(labels.column, str) else list(labels.column)
-
-
-def _long_events(
-    own: Table, channel: str, value: str, channels: Sequence[str] | None
-) -> pl.DataFrame:
-    """Events: position of their line, channel, value."""
-    import polars as pl
-
-    names = own.complete(channel, "channel").cast(pl.String)
-    if channels is not None:
-        unknown = (~names.is_in(list(channels))).arg_true()
-        if len(unknown):
-            at = int(unknown[0])
-            raise DataError(
-                f"{own.where(at, channel)}: channel '{names[at]}' is not one of "
-                f"{', '.join(channels)}: drop the line, or name the channel in `channels`."
-            )
-    numbers = own.numbers(value, "value")
-    return pl.DataFrame({"at": range(len(names)), "channel": names, "value": numbers})
-
-
-def _wide_channels(own: Table, channels: Sequence[str] | None, taken: set[str]) -> list[str]:
-    if channels is not None:
-        for name in channels:
-            own.column(name, "channel")
-        return list(channels)
-    names = [c for c in own.frame.columns if c not in taken and c != LINE]
-    if not names:
-        raise DataError(
-            f"{own.origin}: no column is left for the channels: name them in `channels`."
-        )
-    return names
-
-
-def _wide_events(own: Table, names: Sequence[str]) -> pl.DataFrame:
-    import polars as pl
-
-    columns = {f"c{i}": own.numbers(name, "channel") for i, name in enumerate(names)}
-    wide = pl.DataFrame({"at": range(own.frame.height), **columns})
-    label = {f"c{i}": name for i, name in enumerate(names)}
-    # Lines without any value stay: to have been looked at is a row too.
-    long = wide.unpivot(index="at", variable_name="channel", value_name="value")
-    return long.with_columns(pl.col("channel").replace_strict(label, return_dtype=pl.String))
-
-
-def _series(
-    own: Table,
-    events: pl.DataFrame,
-    streams: pl.Series,
-    times: pl.Series,
-    names: Sequence[str],
-    duplicates: str,
-    value: str | None,
-) -> SeriesBatch:
-    import polars as pl
-
-    lines = pl.DataFrame({"stream": streams, "time": times}).with_row_index("at")
-    lines = lines.with_columns(pl.col("at").cast(pl.Int64))
-    events = events.with_columns(pl.col("at").cast(pl.Int64)).join(
-        lines, on="at", maintain_order="left"
-    )
-    key = ["stream", "time", "channel"]
-    if duplicates == "refuse":
-        known = events.filter(pl.col("value").is_not_null()).sort("at", maintain_order=True)
-        clash = known.with_columns(pl.col("value").first().over(key).alias("first")).filter(
-            pl.col("value") != pl.col("first")
-        )
-        if clash.height:
-            first = clash.row(0, named=True)
-            raise DataError(
-                f"{own.where(first['at'], value or first['channel'])}: stream "
-                f"{first['stream']!r} has two values of channel '{first['channel']}' at time "
-                f"{first['time']:g}, {first['first']} and {first['value']}: keep one, "
-                "or choose `duplicates`."
-            )
-    elif duplicates in ("first", "last", "mean"):
-        choice = getattr(pl.col("value").drop_nulls(), duplicates)()
-        events = (
-            events.sort("at", maintain_order=True).group_by(key, maintain_order=True).agg(choice)
-        )
-    else:
-        raise DataError(f"duplicates is {duplicates!r}: choose refuse, first, last or mean.")
-    try:
-        return SeriesBatch.from_long(
-            events.select("stream", "time", "channel", "value"),
-            stream="stream",
-            time="time",
-            channel="channel",
-            value="value",
-            channels=names,
-        )
-    except SeriesError as error:
-        raise DataError(f"{own.origin}: {error}") from error
 
 
 def _target(
