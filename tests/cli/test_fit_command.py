@@ -84,6 +84,8 @@ def test_tables_of_ones_own(tables):
         (["--events", "x.csv"], "--stream is missing"),
         (["--task", "simulated-ward", "--setting", "nonsense"], "not NAME=VALUE"),
         (["--task", "simulated-ward", "--recipe", "grandma"], "choose 'default' or 'paper'"),
+        (["--task", "simulated-ward", "--task-setting", "streams=abc"], "give a whole number"),
+        (["--events", "x.csv", "--split-seed", "-1"], "--split-seed"),
         (
             ["--events", "none.csv", "--stream", "s", "--time", "t", "--label", "y"],
             "none.csv",
@@ -96,6 +98,45 @@ def test_what_is_wrong_is_said_in_one_line(arguments, message, tmp_path, capsys)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "run" / "model").exists()
+
+
+def test_columns_of_ones_own_take_the_roles_they_are_given(tables, capsys):
+    wide = pl.read_parquet(tables / "vitals.parquet").pivot(
+        "name", index=["stay", "hours"], values="value"
+    )
+    wide.with_columns(ward=pl.lit("A")).write_csv(tables / "wide.csv")
+    stays = pl.read_csv(tables / "stays.csv").with_columns(note=pl.lit("well"))
+    stays.write_csv(tables / "stays.csv")
+    common = [
+        "--events", tables / "wide.csv", "--labels", tables / "outcome.csv", "--stream", "stay",
+        "--time", "hours", "--label", "died", "--static", tables / "stays.csv", "--epochs", 1,
+        "--out", tables / "run", "--model", "gru",
+    ]  # fmt: skip
+    with pytest.raises(SystemExit):
+        main(["fit", *map(str, common)])
+    assert "'ward' holds text" in capsys.readouterr().err.replace("\n", " ")
+    result = run(*common, "--channel-column", "pulse", "--static-column", "age")
+    assert result.exit_code == 0, result.output
+    manifest = json.loads((tables / "run/model/manifest.json").read_text())
+    series = load_task(manifest["extra"]["task"]).series
+    assert (series.channels, series.features) == (("pulse",), ("age",))
+    with pytest.raises(SystemExit):
+        main(["fit", *map(str, common), "--channel", "x", "--value", "y", "--channel-column", "z"])
+    assert "--channel-column is for wide tables" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_who_was_left_out_is_said_before_training(tables):
+    more = pl.DataFrame({"stay": range(45), "died": [s % 2 for s in range(45)]})
+    more.write_csv(tables / "outcome.csv")
+    pl.read_csv(tables / "stays.csv").head(30).write_csv(tables / "stays.csv")
+    result = run(
+        "--events", tables / "vitals.parquet", "--labels", tables / "outcome.csv", "--stream", "stay",
+        "--time", "hours", "--channel", "name", "--value", "value", "--label", "died",
+        "--static", tables / "stays.csv", "--out", tables / "run", "--epochs", 1, "--model", "gru",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "labelled streams 45, with events 40" in result.output
+    assert "10 of 40 streams have no line in" in result.output
 
 
 def test_data_that_changed_since_the_fit_is_not_judged_in_silence(tables, capsys):

@@ -158,6 +158,14 @@ def test_unknown_names_tasks_and_settings_are_refused(tmp_path):
         load("simulated-ward", "x")
     with pytest.raises(DataError, match=r"'simulated-ward' has no setting 'beds': it has streams"):
         load("simulated-ward", beds=3)
+    with pytest.raises(
+        DataError, match=r"'streams' of 'simulated-ward' is 'abc': give a whole num"
+    ):
+        load("simulated-ward", streams="abc")
+    with pytest.raises(
+        DataError, match=r"'hours' of 'simulated-ward' is True: give a number, such"
+    ):
+        load("simulated-ward", hours=True)
     with pytest.raises(DataError, match=r"not in the data folder .*data fetch physionet-2012"):
         load("physionet-2012", data_dir=tmp_path)
     with pytest.raises(DataError, match=r"account.*put them into .*mimic-iv/hosp"):

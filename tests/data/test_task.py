@@ -91,6 +91,11 @@ def test_row_labels_are_cut_to_the_rows_of_their_split():
         ([0] * 10, {"kind": "binary", "splits": {"train": [0, 10]}}, r"holds position 10"),
         (
             [0] * 10,
+            {"kind": "binary", "seed": -1},
+            r"seed of the splits is -1: give a whole number",
+        ),
+        (
+            [0] * 10,
             {"kind": "binary", "splits": {"a": [0], "b": [1]}, "subjects": [5] * 10},
             r"subject 5 is in split 'a' and in 'b'",
         ),

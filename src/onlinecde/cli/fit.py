@@ -41,13 +41,22 @@ def fit(
         str | None, _option("Column that names the channel, in a long table.", TABLE)
     ] = None,
     value: Annotated[str | None, _option("Column of values, in a long table.", TABLE)] = None,
+    channel_column: Annotated[
+        list[str] | None,
+        _option(
+            "Column that is a channel, in a wide table; repeatable. Default: all without another "
+            "role.",
+            TABLE,
+        ),
+    ] = None,
     labels: Annotated[
         Path | None, _option("Table of labels; default: they stand in the events.", TABLE)
     ] = None,
     label: Annotated[
         list[str] | None,
         _option(
-            "Column of the label; several for several outputs; for intervals start, then end.",
+            "Column of the label; per stream, several for several outputs; for intervals start, "
+            "then end.",
             TABLE,
         ),
     ] = None,
@@ -57,10 +66,20 @@ def fit(
     static: Annotated[
         Path | None, _option("Table of static features, one line a stream.", TABLE)
     ] = None,
+    static_column: Annotated[
+        list[str] | None,
+        _option(
+            "Column that is a static feature; repeatable. Default: all of --static without another "
+            "role.",
+            TABLE,
+        ),
+    ] = None,
     subject: Annotated[
         str | None, _option("Column whose streams stay in one split, as those of a patient.", TABLE)
     ] = None,
-    time_unit: Annotated[str, _option("Unit for timestamps.", TABLE)] = "hours",
+    time_unit: Annotated[
+        str, _option("Unit timestamps are turned into; of times that are numbers, its name.", TABLE)
+    ] = "hours",
     duplicates: Annotated[
         str, _option("Two values at one instant: refuse, first, last or mean.", TABLE)
     ] = "refuse",
@@ -69,7 +88,7 @@ def fit(
         _option("binary, multiclass, multilabel or regression; default: by the labels.", TABLE),
     ] = None,
     metric: Annotated[str | None, _option("What the task is judged by.", TABLE)] = None,
-    split_seed: Annotated[int, _option("Deals streams out to the splits.", TABLE)] = 0,
+    split_seed: Annotated[int, _option("Deals streams out to the splits.", TABLE, min=0)] = 0,
     model: Annotated[
         str, _option("neural-cde, gru, gru-dt, gru-dt-intensity, gru-d or ode-rnn.", MODEL)
     ] = "neural-cde",
@@ -127,6 +146,11 @@ def fit(
                 raise FitError(
                     f"{name} is missing: tables of your own need --stream, --time and --label."
                 )
+        if channel is not None and channel_column:
+            raise FitError(
+                "--channel-column is for wide tables, and --channel says that this one is long: drop "
+                "one of them."
+            )
         source = table_source(
             events,
             labels=labels,
@@ -136,7 +160,9 @@ def fit(
             time=time,
             channel=channel,
             value=value,
+            channels=channel_column or None,
             static=static,
+            static_columns=static_column or None,
             subject=subject,
             time_unit=time_unit,
             duplicates=duplicates,

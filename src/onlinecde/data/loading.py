@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,12 @@ from onlinecde.data.cache import cached_task
 from onlinecde.data.errors import DataError
 from onlinecde.data.registry import DataSet, data_set, default_data_dir, imported
 from onlinecde.data.task import Task
+
+_NUMBERS: Mapping[type, tuple[type, str]] = {
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+}
+"""Type of a setting's default -> what may be given instead, and its name."""
 
 
 def load(
@@ -66,5 +73,12 @@ def _checked_settings(entry: DataSet, settings: Mapping[str, Any]) -> dict[str, 
         if key not in known:
             raise DataError(
                 f"'{entry.name}' has no setting '{key}': it has {', '.join(known) or 'none'}."
+            )
+        if (kind := _NUMBERS.get(type(known[key]))) is None:
+            continue
+        if not isinstance(settings[key], kind[0]) or isinstance(settings[key], bool):
+            raise DataError(
+                f"setting '{key}' of '{entry.name}' is {settings[key]!r}: give {kind[1]}, such as "
+                f"{known[key]}."
             )
     return {**known, **settings}

@@ -30,6 +30,8 @@ def split_streams(
     >>> {name: len(at) for name, at in split_streams(range(100)).items()}
     {'train': 70, 'validation': 15, 'test': 15}
     """
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise DataError(f"the seed of the splits is {seed!r}: give a whole number, 0 or more.")
     shares = np.array(list(fractions.values()), float)
     if (shares < 0).any() or not np.isclose(shares.sum(), 1.0):
         raise DataError(
