@@ -48,7 +48,7 @@ def test_a_second_label_per_row_is_refused_and_does_not_become_an_input(folder):
 def test_intervals_have_a_start_then_an_end(label, folder):
     assert task_of(folder, "interval", ["start", "end"], "faults.csv").labels.sum() == 1
     with pytest.raises(
-        FitError, match=r"for intervals: name two .*the start, then that of the end"
+        FitError, match=r"intervals by start.*: name two .*the start, then that of the end"
     ):
         task_of(folder, "interval", label, "faults.csv")
 

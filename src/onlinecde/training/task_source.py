@@ -127,7 +127,7 @@ def _from_table(arguments: dict[str, Any]) -> Task:
             raise FitError("interval labels need a table of their own: give labels (--labels).")
         if len(columns) != 2:
             raise FitError(
-                f"{len(columns)} columns ({', '.join(columns)}) for intervals: name two (--label), "
+                f"intervals by {', '.join(columns)}: name two columns (--label), "
                 "that of the start, then that of the end."
             )
         labels = IntervalLabels(file, *columns)
