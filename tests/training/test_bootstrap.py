@@ -77,6 +77,29 @@ def test_weights_are_the_same_as_drawing_the_rows_of_subjects_again():
             assert drawn[name][number] == pytest.approx(expected, abs=1e-6), name
 
 
+def test_resamples_of_r2_hold_for_labels_that_are_small_or_far_from_zero():
+    random = np.random.default_rng(4)
+    owner = np.arange(40) // 4
+    cohort = Cohort.of(owner.tolist(), resamples=30, seed=3)
+    weights = np.concatenate(list(draws(cohort.count, 30, 3)))[:, cohort.codes]
+    for size, offset in ((1e-6, 0.0), (1.0, 1e6)):
+        labels = offset + size * random.normal(size=40)
+        found = labels + size * random.normal(size=40)
+        statistic = resampled_metrics(
+            ["r2"], "regression", torch.tensor(found)[:, None], torch.tensor(labels), cohort
+        )
+        expected = [oracle.r2_score(labels, found, sample_weight=w) for w in weights]
+        assert cohort.resample(statistic)["r2"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_resample_with_one_label_all_over_has_no_r2():
+    cohort = Cohort.of(["ann", "bob"], resamples=50, seed=0)
+    found, labels = torch.tensor([[0.1], [0.4]]).double(), torch.tensor([0.3, 0.7])
+    drawn = cohort.resample(resampled_metrics(["r2"], "regression", found, labels, cohort))["r2"]
+    assert 0 < np.isnan(drawn).sum() < 50
+    assert np.nanmin(drawn) == pytest.approx(1 - (0.04 + 0.09) / 0.08, abs=1e-5)
+
+
 def test_draws_depend_on_the_seed_alone():
     few, many = next(draws(50, 3, 9)), np.concatenate(list(draws(50, 200, 9)))
     assert np.array_equal(few, many[:3])

@@ -17,6 +17,8 @@ from onlinecde.training.metrics import (
     score,
 )
 
+HEAD = Head(1, 1, "regression")
+
 
 @pytest.fixture
 def random():
@@ -106,6 +108,18 @@ def test_regression_has_one_rmse_over_the_whole_set(random):
     }
     for metric, value in expected.items():
         assert score("regression", metric, outputs, labels, head) == pytest.approx(value, abs=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e-3, 1.0, 1e7])
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+def test_a_regression_is_judged_alike_in_any_unit(size, offset, random):
+    labels = torch.tensor(size * (offset + random.normal(size=(60, 1))))
+    outputs = torch.zeros_like(labels) + size * offset
+    found = {m: score("regression", m, outputs, labels, HEAD) for m in ("rmse", "mae", "r2")}
+    y, p = labels[:, 0].numpy(), outputs[:, 0].numpy()
+    assert found["rmse"] == pytest.approx(oracle.root_mean_squared_error(y, p), rel=1e-9, abs=0)
+    assert found["mae"] == pytest.approx(oracle.mean_absolute_error(y, p), rel=1e-9, abs=0)
+    assert found["r2"] == pytest.approx(oracle.r2_score(y, p), rel=1e-6, abs=1e-9)
 
 
 def test_equal_outputs_have_equal_probabilities_wherever_they_stand(random):

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from onlinecde.training.bootstrap import Average, Cohort, Means, Ranking, Statistic
-from onlinecde.training.metrics import METRICS, Metric, questions
+from onlinecde.training.metrics import METRICS, Metric, questions, r2_from_sums
 
 
 def resampled_metrics(
@@ -77,7 +77,15 @@ def _surprise(p: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _moments(p: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.stack([(p - y) ** 2, y, y**2, np.ones(len(y))], 1)
+    # Distances from the mean of all: squares of labels far from 0 would drown what they differ by.
+    away = y - y.mean()
+    return np.stack([(p - y) ** 2, away, away**2, np.ones(len(y))], 1)
+
+
+def _r2(total: np.ndarray) -> np.ndarray:
+    errors, away, squared, count = total.T
+    alike = squared - away**2 / count <= 1e-12 * squared  # one label all over: nothing to explain
+    return np.where(alike, np.nan, r2_from_sums(errors, away, squared, count))
 
 
 _SUMS: dict[
@@ -89,8 +97,5 @@ _SUMS: dict[
     "log_loss": (_mean_of(_surprise), _ratio),
     "rmse": (_mean_of(_squared), lambda total: np.sqrt(_ratio(total))),
     "mae": (_mean_of(lambda p, y: np.abs(p - y)), _ratio),
-    "r2": (
-        _moments,
-        lambda total: 1 - total[:, 0] / (total[:, 2] - total[:, 1] ** 2 / total[:, 3]),
-    ),
+    "r2": (_moments, _r2),
 }
