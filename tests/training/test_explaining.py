@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -52,6 +53,20 @@ def test_the_parts_add_up_to_the_last_risk(ward, model, channels):
         assert len(one.added) <= channels + 2
         assert "time" in one.added
         assert ("others" in one.added) == (channels == 2)
+
+
+def test_channels_called_time_and_others_count_as_channels(ward, model):
+    names = ("time", "others", "[time]", *ward.series.channels[3:])
+    renamed = replace(ward, series=replace(ward.series, channels=names))
+    for plain, one in zip(
+        explain_streams(model, ward, channels=4),
+        explain_streams(model, renamed, channels=4),
+        strict=True,
+    ):
+        assert list(one.added.values()) == list(plain.added.values())
+        added = sum(value for line in one.added.values() for _, value in line)
+        assert one.start + added == pytest.approx(log_odds(one.risk[-1]), abs=0.02)
+        assert list(one.added)[-2:] == ["[others]", "[[time]]"]
 
 
 def test_streams_are_found_by_name_or_refused(ward, model):

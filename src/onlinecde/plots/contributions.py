@@ -34,7 +34,7 @@ class ExplainedStream:
     start: float
     """Log-odds after the first row"""
     added: dict[str, list[tuple[float, float]]]
-    """By channel, "time" and "others" among them: (time, log-odds added), rows at which any was"""
+    """By channel, and for "time" and "others": (time, log-odds added), rows at which any was"""
     positive: list[tuple[float, float]]
     """Stretches of time in which the label is 1"""
     event: float | None = None

@@ -14,7 +14,8 @@ from onlinecde.plots.trajectories import Trajectory
 from onlinecde.series import SeriesBatch
 from onlinecde.training.following import follow
 
-OTHERS = "others"
+TIME, OTHERS = "time", "others"
+"""Contributions that are no one channel's; in brackets where a channel has that name."""
 
 
 def explain_streams(
@@ -30,7 +31,7 @@ def explain_streams(
     """The risk of some streams of a split, and the contributions that add up to it.
 
     `streams`: their names, or how many are drawn by lot as in `follow`. Named are the channels that
-    added most; what is left is "others". `events` (stream of the split,): when the event came.
+    added most; what is left is "others", the passing of time "time". `events` (stream of the split,): when the event came.
     """
     if task.kind != "binary":
         raise ValueError(
@@ -61,8 +62,8 @@ def _explained(
     named, rest = order[:channels], order[channels:]
     lines = {str(stream.channels[c]): events[:, c] for c in named if np.any(events[:, c])}
     if np.any(events[:, rest]):
-        lines[OTHERS] = events[:, rest].sum(1)
-    lines["time"] = time
+        lines[_beside(OTHERS, stream)] = events[:, rest].sum(1)
+    lines[_beside(TIME, stream)] = time
     times, risk, _ = drawn.curves[""]
     return ExplainedStream(
         stream=drawn.stream,
@@ -82,6 +83,14 @@ def _explained(
         positive=[(float(start), float(end)) for start, end in drawn.positive],
         event=drawn.event,
     )
+
+
+def _beside(name: str, stream: SeriesBatch) -> str:
+    """A name for what is no channel of the stream, which no channel has."""
+    taken = {str(channel) for channel in stream.channels}
+    while name in taken:
+        name = f"[{name}]"
+    return name
 
 
 def _short(values: np.ndarray, digits: int) -> list[float]:
