@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onlinecde.cli.crew import option_words
-from onlinecde.cli.judged_task import RawData, Split, TaskName, TaskSettings, judged_task
+from onlinecde.cli.judged_task import (
+    EventsFile,
+    LabelsFile,
+    RawData,
+    Split,
+    StaticFile,
+    TaskName,
+    TaskSettings,
+    judged_task,
+    other_tables,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -31,6 +41,9 @@ def evaluate(
     task: TaskName = None,
     task_setting: TaskSettings = None,
     data_dir: RawData = None,
+    events: EventsFile = None,
+    labels: LabelsFile = None,
+    static: StaticFile = None,
     split: Split = "test",
     against: Annotated[
         list[Path] | None, typer.Option(help="Folder of another model; repeatable.")
@@ -44,22 +57,25 @@ def evaluate(
     seed: Annotated[int, typer.Option(min=0, help="Of the resamples.")] = 0,
     report: Annotated[Path | None, typer.Option(help="Write one HTML page here.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write all numbers here.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "cpu",
 ) -> None:
     """Measure a model on a split: every metric with an interval by subject, beside other models."""
     from onlinecde.training import read_log
+    from onlinecde.training.fitting import device_for
     from onlinecde.training.journal import model_folders
     from onlinecde.training.known_risk import known_risk
 
+    device = str(device_for(device))
     places = [folder, *(against or [])]
     groups = [model_folders(place) for place in places]
     named = dict(zip(_names(places, groups), groups, strict=True))
     how = {"split": split, "metrics": metric or None, "bootstrap": bootstrap}
     drawn: dict[str, Any] = {}
-    if folds := _folds(named, task):
+    tables = other_tables(events, labels, static)
+    if folds := _folds(named, task or (tables and str(next(iter(tables.values()))))):
         found = _judge_folds(folds, data_dir, device, seed=seed, **how)
     else:
-        judged = judged_task(groups[0][0], task, task_setting, data_dir)
+        judged = judged_task(groups[0][0], task, task_setting, data_dir, tables)
         models, known = _loaded(named, judged, device), known_risk(judged)
         found = _judge(models, judged, known, seed=seed, **how)
         if report is not None:
@@ -72,6 +88,7 @@ def evaluate(
         told = {
             "--task": task,
             "--task-setting": task_setting,
+            **{f"--{name}": str(file) for name, file in (tables or {}).items()},
             "--split": split if split != "test" else None,
             "--against": [str(place) for place in against or []],
             "--metric": metric,

@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from onlinecde.cli.judged_task import RawData, Split, TaskName, TaskSettings, judged_task
+from onlinecde.cli.judged_task import (
+    EventsFile,
+    LabelsFile,
+    RawData,
+    Split,
+    StaticFile,
+    TaskName,
+    TaskSettings,
+    judged_task,
+    other_tables,
+)
 
 app = typer.Typer(help="Draw controls, or streams as a model sees them.", no_args_is_help=True)
 
@@ -36,6 +46,9 @@ def streams(
     task: TaskName = None,
     task_setting: TaskSettings = None,
     data_dir: RawData = None,
+    events: EventsFile = None,
+    labels: LabelsFile = None,
+    static: StaticFile = None,
     split: Split = "test",
     stream: Annotated[
         list[str] | None, typer.Option(help="Name of a stream; repeatable. Default: by lot.")
@@ -55,7 +68,9 @@ def streams(
     from onlinecde.training.explaining import explain_streams
 
     home = model_folder(folder)
-    judged = judged_task(home, task, task_setting, data_dir)
+    tables = other_tables(events, labels, static)
+    judged = judged_task(home, task, task_setting, data_dir, tables)
+    judged.split(split)  # refuses an unknown or empty split before anything is computed
     model = load(home)
     check_fit(model, judged, read_manifest(home).channels)
     drawn = explain_streams(
@@ -79,6 +94,7 @@ def streams(
         told = {
             "--task": task,
             "--task-setting": task_setting,
+            **{f"--{name}": str(file) for name, file in (tables or {}).items()},
             "--split": split if split != "test" else None,
             "--stream": stream,
             "--count": str(count) if not stream and count != 3 else None,

@@ -31,7 +31,8 @@ def explain_streams(
     """The risk of some streams of a split, and the contributions that add up to it.
 
     `streams`: their names, or how many are drawn by lot as in `follow`. Named are the channels that
-    added most; what is left is "others", the passing of time "time". `events` (stream of the split,): when the event came.
+    added most; what is left is "others", the passing of time "time". `events` (stream of the split,): when
+    the event came.
     """
     if task.kind != "binary":
         raise ValueError(

@@ -90,7 +90,7 @@ def fit(
     if settings is None and isinstance(model, str):
         how = how.changed({**usual_settings(task, model, model_settings), **changes})
     check_horizons(task, how)
-    where = _device(device)
+    where = device_for(device)
     # The caller's own random numbers go on as if nothing had been drawn.
     with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
         torch.manual_seed(seed_for("weights", how.seed))
@@ -250,7 +250,8 @@ def _model(
     return model
 
 
-def _device(name: str) -> torch.device:
+def device_for(name: str) -> torch.device:
+    """The device of a name; "auto" is the GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -117,9 +117,18 @@ def read_log(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def model_folder(folder: str | os.PathLike[str]) -> Path:
-    """The folder of the model: that of a run, or the folder itself."""
+    """The folder of the model: that of a run, or the folder itself; a run that has none yet is refused."""
     home = Path(folder)
-    return home / MODEL if (home / MODEL).is_dir() else home
+    if (home / MODEL).is_dir():
+        return home / MODEL
+    if (home / RUN).is_file():
+        log = home / LOG
+        epochs = log.read_text().count("\n") if log.is_file() else 0
+        raise FitError(
+            f"{home} holds a run that is not finished ({epochs} epoch{'s' * (epochs != 1)} done), and no model yet: "
+            "start the same fit command again, and it goes on where it was."
+        )
+    return home
 
 
 def model_folders(folder: str | os.PathLike[str]) -> list[Path]:

@@ -62,7 +62,7 @@ def load_task(
         if source == "registry":
             return load(description["name"], data_dir=data_dir, **arguments)
         if source == "table":
-            return _from_table(arguments)
+            return _from_table({"name": f"table {description['name']}", **arguments})
         if source == "experiment" and not arguments.pop("demo", False):
             dealt = fold_of(description)
             for name in ("fold", "folds"):
@@ -103,9 +103,14 @@ def check_content(task: Task, description: Mapping[str, Any]) -> None:
     """Refuse data that changed since a model was fitted on it: its test split may be others' streams."""
     known = description.get("content")
     if known is not None and known != content_of(task):
+        remedy = (
+            "give the table with --events to judge all its streams"
+            if description.get("source") == "table"
+            else "name the task with --task to judge it all the same"
+        )
         raise FitError(
             f"the data of task '{task.name}' is not what the model was fitted on: streams it was trained "
-            "on may now be in the test split. Fit again, or name the task to judge it all the same."
+            f"on may now be in the test split. Fit again, or {remedy}."
         )
 
 
