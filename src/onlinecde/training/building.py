@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, get_type_hints
 
 from onlinecde.controls import recommend
 from onlinecde.data import Task
 from onlinecde.models import MODELS, NeuralCDE, OnlineModel
 from onlinecde.series import SeriesBatch
+from onlinecde.training.setting_types import remedy
 from onlinecde.training.settings import FitError
 
 ALIASES = {"ncde": "NeuralCDE", "cde": "NeuralCDE"}
@@ -41,6 +43,17 @@ def model_class(name: str) -> type[OnlineModel]:
 MODEL_NAMES = ("neural-cde", "gru", "gru-dt", "gru-dt-intensity", "gru-d", "ode-rnn")
 
 
+def check_names(name: str, settings: Iterable[str]) -> None:
+    """Refuse settings a model does not have, with those it has."""
+    cls = model_class(name)
+    allowed = inspect.signature(cls).parameters
+    for setting in settings:
+        if setting not in allowed:
+            near = difflib.get_close_matches(setting, allowed, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(allowed)}."
+            raise FitError(f"{cls.__name__} has no setting {setting!r}: {hint}")
+
+
 def model_settings(task: Task, name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """All constructor arguments of a model for a task; what is given wins over defaults.
 
@@ -49,12 +62,12 @@ def model_settings(task: Task, name: str, given: Mapping[str, Any] | None = None
     """
     cls = model_class(name)
     given = dict(given or {})
-    allowed = inspect.signature(cls).parameters
-    for setting in given:
-        if setting not in allowed:
-            raise FitError(
-                f"{cls.__name__} has no setting {setting!r}: it has {', '.join(allowed)}."
-            )
+    check_names(name, given)
+    hints = get_type_hints(cls.__init__)
+    for setting, value in given.items():
+        wanted = remedy(value, hints[setting])
+        if wanted is not None:
+            raise FitError(f"{setting} of {cls.__name__} is {value!r}: give {wanted}.")
     fixed = {
         "channels": len(task.series.channels),
         "static": len(task.series.features),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
+
+from onlinecde.training.setting_types import remedy
 
 
 class FitError(ValueError):
@@ -56,8 +58,12 @@ class FitSettings:
     dtype: Literal["float32", "float64"] = "float32"
 
     def __post_init__(self) -> None:
+        for name, hint in get_type_hints(FitSettings).items():
+            wanted = remedy(getattr(self, name), hint)
+            if wanted is not None:
+                raise FitError(f"{name} is {getattr(self, name)!r}: give {wanted}.")
         for name in ("epochs", "batch_size", "plateau", "stop"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+            if getattr(self, name) < 1:
                 raise FitError(f"{name} is {getattr(self, name)!r}: give a whole number from 1 on.")
         for name in ("lr", "head_lr"):
             if not 0 < getattr(self, name) < float("inf"):
@@ -75,11 +81,6 @@ class FitSettings:
         object.__setattr__(self, "horizons", _horizons(self.horizons))
         if not 0 < self.horizon_weight < float("inf"):
             raise FitError(f"horizon_weight is {self.horizon_weight}: give a number above 0.")
-        for name, allowed in _CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise FitError(
-                    f"{name} is {getattr(self, name)!r}: choose one of {', '.join(allowed)}."
-                )
 
     def changed(self, changes: Mapping[str, Any]) -> FitSettings:
         """These settings with some changed; an unknown name is refused with the nearest one."""
@@ -118,13 +119,6 @@ def _horizons(given: Any) -> tuple[float, ...]:
         raise FitError(f"horizons is {given!r}: give times above 0, such as (12, 48, inf).")
     return found
 
-
-_CHOICES = {
-    "monitor": ("metric", "loss"),
-    "scaling": ("train", "all"),
-    "class_weights": ("none", "balanced"),
-    "dtype": ("float32", "float64"),
-}
 
 PAPER = FitSettings(
     epochs=1000,
