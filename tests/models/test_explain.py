@@ -108,6 +108,45 @@ def test_more_nodes_leave_less_over(monkeypatch):
     assert left[2] < 1e-7
 
 
+@pytest.mark.parametrize("seen", SEEN, ids=str)
+@pytest.mark.parametrize("control", CONTROLS)
+def test_pieces_together_give_what_each_gives_alone(control, seen, monkeypatch):
+    from onlinecde.models import explain
+
+    batch = random_batch(lengths=(6, 3, 1, 5, 9))
+    model = make(control=control, readout_width=4, **seen)
+    model.encoding.fit(batch)
+    together = model.explain(batch)
+    for at_once in (1, 11):
+        monkeypatch.setattr(explain, "AT_ONCE", at_once)
+        found = model.explain(batch)
+        for part in ("start", "time", "events"):
+            one, other = getattr(found, part), getattr(together, part)
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_streams_of_one_row_have_a_start_alone(control):
+    model = make(control=control, readout_width=4)
+    parts = model.explain(random_batch(lengths=(1, 1)))
+    assert not parts.events.any()
+    assert not parts.time.any()
+
+
+def test_gradients_of_a_long_path_are_found_in_few_calls(monkeypatch):
+    from onlinecde.models import explain
+
+    batch, model = random_batch(lengths=(60, 40)), make(readout_width=4)
+    called, head = [], model.head.forward
+    monkeypatch.setattr(model.head, "forward", lambda x: called.append(1) or head(x))
+    model.explain(batch)
+    assert len(called) <= explain.NODES + 2
+    monkeypatch.setattr(explain, "AT_ONCE", 1)
+    called.clear()
+    model.explain(batch)
+    assert len(called) > 100 * explain.NODES  # two pieces a row, one by one
+
+
 @pytest.mark.parametrize("readout_width", [None, 4])
 @pytest.mark.parametrize("seen", SEEN, ids=str)
 def test_what_was_not_observed_contributes_exactly_0(readout_width, seen):

@@ -8,6 +8,7 @@ knot, found by Gauss-Legendre quadrature; ramps and steps of a number count for 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 NODES = 8
 """Quadrature nodes a leg for a nonlinear readout."""
+AT_ONCE = 1 << 14
+"""Gradients of the readout that are found together: many, for what a call costs, but not all of a long path's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +79,31 @@ def explain_path(
     start = model.read(z0, None if views is None else views[0])
     views = None if views is None else views[:, laid.order]
     added = z0.new_zeros(*path.rows.shape, start.shape[1])
-    for piece in range(laid.pieces):
-        n = laid.active[piece]
-        row = piece // path.pieces_per_row + 1
-        seen = None if views is None else views[:, :n]
-        added[laid.order[:n], row] += _contributions(model, laid, piece, zs[:, :n], seen)
+    for pieces in _blocks(laid.active):
+        n, knots = laid.active[pieces[0]], slice(pieces[0], pieces[-1] + 2)
+        inputs = model.head_inputs(zs[knots, :n], None if views is None else views[knots, :n])
+        weights = _mean_gradients(model, inputs)
+        for at, piece in enumerate(pieces):
+            n = laid.active[piece]
+            added[laid.order[:n], piece // path.pieces_per_row + 1] += _contributions(
+                model,
+                laid,
+                piece,
+                zs[piece, :n],
+                inputs[at : at + 2, :n],
+                weights[at, :n],
+                None if views is None else views[piece : piece + 2, :n],
+            )
     return Explanation(start, *_fold(model, added))
+
+
+def _blocks(active: list[int]) -> Iterator[range]:
+    """Stretches of pieces, of at most `AT_ONCE` pieces of streams each, or of one piece."""
+    start = 0
+    while start < len(active):
+        stop = min(len(active), start + max(1, AT_ONCE // active[start]))
+        yield range(start, stop)
+        start = stop
 
 
 def _views(model: NeuralCDE, path: Path, stamps: Tensor | None) -> Tensor | None:
@@ -128,24 +150,31 @@ def explain_step(model: NeuralCDE, state: CDEState, after: CDEState) -> StepExpl
         views = model.view(xs, times, stamps)
     start = model.read(z, None if views is None else views[0])
     added = z.new_zeros(*new.shape, start.shape[1])
+    inputs = model.head_inputs(zs, views)
+    weights = _mean_gradients(model, inputs)
     for piece in range(2):
-        added += _contributions(model, laid, piece, zs, views)
+        ends = slice(piece, piece + 2)
+        seen = None if views is None else views[ends]
+        added += _contributions(model, laid, piece, zs[piece], inputs[ends], weights[piece], seen)
     return StepExplanation(start, *_fold(model, added))
 
 
 def _contributions(
-    model: NeuralCDE, laid: Chain, piece: int, zs: Tensor, views: Tensor | None
+    model: NeuralCDE,
+    laid: Chain,
+    piece: int,
+    z: Tensor,
+    ends: Tensor,
+    weight: Tensor,
+    views: Tensor | None,
 ) -> Tensor:
     """What each channel of the path adds to the outputs on a piece, (stream, path channel, output).
 
-    zs (knot, stream, hidden) and views (knot, stream, ...): z and what the readout sees at all knots.
+    z (stream, hidden) at its start; at both its ends what the head takes in, (2, stream, number), and what the
+    readout sees, (2, stream, ...); weight (stream, output, number): the head's mean gradient between them.
     """
     moved = laid.moved(piece)
-    parts = _parts(model, laid, piece, zs[piece])
-    ends = model.head_inputs(
-        zs[piece : piece + 2], None if views is None else views[piece : piece + 2]
-    )
-    weight = _mean_gradient(model, ends[0], ends[1])
+    parts = _parts(model, laid, piece, z)
     step = torch.einsum("soh,sch->sco", weight[:, :, : model.hidden], parts)
     added = step.new_zeros(step.shape[0], laid.channels, step.shape[2])
     added[:, moved] += step
@@ -156,7 +185,7 @@ def _contributions(
             seen = model.encoding.ramps.by_input(seen)
         added += _by_channel(laid, piece, seen.transpose(1, 2))
         if model.steps is not None:
-            before, after = model.steps.by_input(views[piece : piece + 2])
+            before, after = model.steps.by_input(views)
             alone = _by_channel(laid, piece, (after - before)[:, :, None])
             added += model.steps.share * (alone - added)
     return added
@@ -210,16 +239,18 @@ def _parts(model: NeuralCDE, laid: Chain, piece: int, z: Tensor) -> Tensor:
     return total
 
 
-def _mean_gradient(model: NeuralCDE, start: Tensor, stop: Tensor) -> Tensor:
+def _mean_gradients(model: NeuralCDE, inputs: Tensor) -> Tensor:
     """Mean gradient of the head on the straight line from what it takes in at one knot to the next.
 
-    (stream, output, number), of start and stop (stream, number).
+    (piece, stream, output, number), of inputs (knot, stream, number).
     """
+    start, stop = inputs[:-1].flatten(0, 1), inputs[1:].flatten(0, 1)
+    between = (len(inputs) - 1, inputs.shape[1])
     if model.head.linear:
-        return model.head.layers.weight.expand(start.shape[0], -1, -1)  # pyright: ignore[reportAttributeAccessIssue, reportReturnType, reportCallIssue]
+        return model.head.layers.weight.expand(*between, -1, -1)  # pyright: ignore[reportAttributeAccessIssue, reportReturnType, reportCallIssue]
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     total = torch.zeros((), dtype=start.dtype, device=start.device)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
         place = start + float(node) * (stop - start)
         total = total + float(weight) * torch.func.vmap(torch.func.jacrev(model.head))(place)
-    return total
+    return total.unflatten(0, between)
