@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import onlinecde as oc
 from onlinecde.cli.app import app
 from onlinecde.data import simulate_ward
+from onlinecde.plots import save_figure
 from onlinecde.plots.contributions import ExplainedStream, contributions_figure
 from onlinecde.plots.look import BLUE, VERMILLION
 from onlinecde.training.explaining import explain_streams
@@ -107,6 +108,14 @@ def test_every_contribution_is_drawn_up_and_down_in_its_colour(ward, model):
         assert all(size < 0.1 * max(order) + 1 for _, size in seen.values())
     with pytest.raises(ValueError, match="no stream to draw"):
         contributions_figure([])
+
+
+def test_names_with_dollars_are_text(tmp_path):
+    one = ExplainedStream(
+        "$a", "Stream $a_{$", "h", [0, 1], [0.1, 0.2], -2.2, {"$x_{": [(1.0, 0.8)]}, []
+    )
+    save_figure(contributions_figure([one]), tmp_path, "streams")
+    assert (tmp_path / "streams.png").stat().st_size > 1000
 
 
 def test_the_command_draws_and_writes_what_it_drew(ward, model, tmp_path):

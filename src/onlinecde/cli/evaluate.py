@@ -253,17 +253,22 @@ def _table(
         for other, difference in zip(metrics[1:], differences, strict=True):
             cells += [other[name], difference[name]]
         cells += [known[name]] if known else []
-        table.add_row(metric_title(name), *(_cell(cell) for cell in cells))
+        size = max(abs(one[name].value or 0.0) for one in metrics)
+        table.add_row(metric_title(name), *(_cell(cell, size) for cell in cells))
     return table
 
 
-def _cell(found: Any) -> str:
-    """A value, and beneath it the interval."""
+def _cell(found: Any, size: float) -> str:
+    """A value, and beneath it the interval; `size`: the largest value in its line."""
+    from onlinecde.training.shown_numbers import shown
+
     if found.value is None:
         return "none"
+    value = shown(found.value, size=size)
     if found.low is None:
-        return f"{found.value:.4f}"
-    return f"{found.value:.4f}\n[dim]{found.low:.3f} to {found.high:.3f}[/dim]"
+        return value
+    low, high = (shown(end, size=size, digits=3) for end in (found.low, found.high))
+    return f"{value}\n[dim]{low} to {high}[/dim]"
 
 
 def _write_json(target: Path, found: list[JudgedRuns], words: list[str], device: str) -> Path:

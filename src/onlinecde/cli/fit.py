@@ -131,6 +131,7 @@ def fit(
     from onlinecde.cli.fit_display import FitDisplay
     from onlinecde.training import PAPER, FitError, FitSettings
     from onlinecde.training import fit as fit_here
+    from onlinecde.training.shown_numbers import shown
     from onlinecde.training.task_source import load_task, registry_source, table_source
 
     if (task is None) == (events is None):
@@ -216,6 +217,6 @@ def fit(
             raise typer.Exit(130) from None
     best = done.best
     value_now = best[f"validation_{ready.metric}"]
-    said = f"{ready.metric} {value_now:.4f}" if value_now is not None else "metric not defined"
+    said = f"{ready.metric} {shown(value_now)}" if value_now is not None else "metric not defined"
     typer.echo(f"\n{done.ended}; kept epoch {best['epoch']}: validation {said}.")
     typer.echo(f"model: {out / 'model'}\nnext:  onlinecde evaluate {out}")

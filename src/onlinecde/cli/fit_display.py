@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from onlinecde.training.shown_numbers import shown
+
 
 class FitDisplay:
     """Prints each epoch; on a terminal also a bar with the batches, the speed and the time left.
@@ -24,14 +26,14 @@ class FitDisplay:
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=24),
             TextColumn("{task.completed:.0f}/{task.total:.0f} batches"),
-            TextColumn("loss {task.fields[loss]:.4f}"),
+            TextColumn("loss {task.fields[loss]}"),
             TextColumn("{task.fields[left]}"),
             TimeElapsedColumn(),
             console=self.console,
             transient=True,
             disable=not self.console.is_terminal,
         )
-        self._bar = self._progress.add_task("", total=1, epoch=1, loss=0.0, left="")
+        self._bar = self._progress.add_task("", total=1, epoch=1, loss="", left="")
 
     def __enter__(self) -> FitDisplay:
         self._progress.start()
@@ -46,24 +48,26 @@ class FitDisplay:
         self._progress.stop()
 
     def batch(self, epoch: int, done: int, batches: int, loss: float) -> None:
-        self._progress.update(self._bar, total=batches, completed=done, epoch=epoch, loss=loss)
+        self._progress.update(
+            self._bar, total=batches, completed=done, epoch=epoch, loss=shown(loss)
+        )
 
     def epoch(self, entry: dict[str, Any], best: bool) -> None:
         if not self._shown_header:
             self._shown_header = True
             self.console.print(
-                f"{'epoch':>6}  {'train loss':>10}  {'valid loss':>10}  {self.metric:>9}  "
+                f"{'epoch':>6}  {'train loss':>10}  {'valid loss':>10}  {self.metric:>10}  "
                 f"{'nfe':>8}  {'rows/s':>8}  {'seconds':>8}",
                 style="bold",
                 highlight=False,
             )
         self._spent.append(entry["seconds"])
         value = entry[f"validation_{self.metric}"]
-        said = "-" if value is None else f"{value:.4f}"
+        said = "-" if value is None else shown(value)
         speed = self.rows / max(entry["seconds"], 1e-9)
         self.console.print(
-            f"{entry['epoch']:>6}  {entry['train_loss']:>10.4f}  {entry['validation_loss']:>10.4f}  "
-            f"{said:>9}  {entry['nfe']:>8,}  {speed:>8,.0f}  {entry['seconds']:>8.2f}"
+            f"{entry['epoch']:>6}  {shown(entry['train_loss']):>10}  {shown(entry['validation_loss']):>10}  "
+            f"{said:>10}  {entry['nfe']:>8,}  {speed:>8,.0f}  {entry['seconds']:>8.2f}"
             + ("  best" if best else ""),
             highlight=False,
         )

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from onlinecde.cli.crew import last_words, work_together
 from onlinecde.training.search_spaces import TuneError
+from onlinecde.training.shown_numbers import shown
 from onlinecde.training.study import DATABASE, TrialReport, Tuned
 from onlinecde.training.tuning import read_study
 
@@ -32,7 +33,7 @@ class TuneDisplay:
         pass
 
     def end(self, trial: TrialReport) -> None:
-        said = trial.state if trial.value is None else f"{trial.value:.4f}"
+        said = trial.state if trial.value is None else shown(trial.value)
         more = f": {trial.reason}" if trial.reason else ""
         self._say(
             f"trial {trial.number}: {said}, {trial.epochs} epochs, {trial.seconds or 0:.1f} s{more}",
@@ -64,7 +65,7 @@ def as_rich(found: Tuned) -> Table:
         table.add_row(
             str(trial.number),
             *[_number(trial.settings.get(name)) for name in names],
-            "-" if trial.value is None else f"{trial.value:.4f}",
+            "-" if trial.value is None else shown(trial.value),
             str(trial.epochs),
             "-" if trial.seconds is None else f"{trial.seconds:.1f}",
             "best" if is_best else trial.reason or ("" if trial.value is not None else trial.state),

@@ -27,7 +27,6 @@ _VARIABLES = {
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: small, sharp, and read aloud
-    "text.parse_math": False,  # a channel may be called $x$
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.titleweight": "bold",

@@ -27,6 +27,7 @@ _STYLE: dict[Any, Any] = {
     "ytick.labelsize": 9.5,
     "lines.solid_capstyle": "round",
     "lines.solid_joinstyle": "round",
+    "text.parse_math": False,  # a channel may be called $x$
     "svg.hashsalt": "onlinecde",
     "svg.fonttype": "path",
 }

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from onlinecde.training.metrics import SPECIFICITY
+from onlinecde.training.shown_numbers import shown
 
 _BLOCK = 64
 
@@ -38,8 +39,9 @@ class Estimate:
         if self.value is None:
             return "undefined"
         if self.low is None or self.high is None:
-            return f"{self.value:.4f}"
-        return f"{self.value:.4f} ({self.low:.4f} to {self.high:.4f})"
+            return shown(self.value)
+        low, high = (shown(end, size=abs(self.value)) for end in (self.low, self.high))
+        return f"{shown(self.value)} ({low} to {high})"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from onlinecde.plots.trajectories import Trajectory, trajectory_figure
 from onlinecde.training.bootstrap import Difference, Estimate
 from onlinecde.training.evaluation import Evaluation, compare, metric_title
 from onlinecde.training.metrics import questions
+from onlinecde.training.shown_numbers import shown
 
 _MINUS = "\u2212"
 
@@ -71,21 +72,25 @@ def write_report(path: str | os.PathLike[str], page: str) -> Path:
     return target
 
 
-def _number(value: float | None) -> str:
-    """Three figures after the point, one for large numbers; a dash for none."""
-    if value is None:
-        return "\u2013"
-    return f"{value:.3f}" if abs(value) < 100 else f"{value:,.1f}"
+def _number(value: float | None, size: float | None = None) -> str:
+    """As `shown`, with three figures after the point; a dash for none."""
+    return "\u2013" if value is None else shown(value, size=size, digits=3)
 
 
-def _cell(found: Estimate | Difference, *, sign: bool = False) -> tuple[str, str]:
-    """A value and its interval as a page shows them; the interval is empty where there is none."""
-    value = _number(found.value)
+def _cell(
+    found: Estimate | Difference, *, size: float | None = None, sign: bool = False
+) -> tuple[str, str]:
+    """A value and its interval as a page shows them; the interval is empty where there is none.
+
+    `size`: the largest of what it stands beside, its own by default.
+    """
+    size = abs(found.value) if size is None and found.value is not None else size
+    value = _number(found.value, size)
     if sign and found.value is not None and found.value > 0:
         value = "+" + value
     spread = ""
     if found.low is not None and found.high is not None:
-        spread = f"{_number(found.low)} to {_number(found.high)}"
+        spread = f"{_number(found.low, size)} to {_number(found.high, size)}"
     return value.replace("-", _MINUS), spread.replace("-", _MINUS)
 
 
@@ -126,12 +131,14 @@ def _metric_table(evaluation: Evaluation, against: Sequence[Evaluation]) -> dict
         columns.append(curves.KNOWN)
     rows = []
     for name, found in evaluation.metrics.items():
-        cells = [_cell(found)]
-        for other, difference in zip(against, differences, strict=True):
-            cells.append(_cell(other.metrics.get(name, Estimate(None))))
-            cells.append(_cell(difference.get(name, Difference(None)), sign=True))
+        others = [one.metrics.get(name, Estimate(None)) for one in against]
+        size = max(abs(one.value or 0.0) for one in (found, *others))
+        cells = [_cell(found, size=size)]
+        for other, difference in zip(others, differences, strict=True):
+            cells.append(_cell(other, size=size))
+            cells.append(_cell(difference.get(name, Difference(None)), size=size, sign=True))
         if evaluation.reference is not None:
-            cells.append(_cell(evaluation.reference.metrics.get(name, Estimate(None))))
+            cells.append(_cell(evaluation.reference.metrics.get(name, Estimate(None)), size=size))
         rows.append(
             {
                 "title": metric_title(name),
