@@ -48,6 +48,13 @@ def test_two_workers_share_the_trials(tmp_path):
     [
         (["--span", "hidden"], "write NAME=LOW:HIGH"),
         (["--span", "hidden=9:2"], "give low < high"),
+        (["--span", "hiden=4:8"], "GRU has no setting 'hiden': did you mean 'hidden'?"),
+        (["--span", "hiden=4:8", "--workers", "2"], "GRU has no setting 'hiden'"),
+        (
+            ["--span", "hidden=2.5:8"],
+            "hidden is searched from 2.5 to 8, and must be a whole number",
+        ),
+        (["--model-setting", "no_such_setting=1"], "has no setting 'no_such_setting'"),
         (["--recipe", "mine"], "choose one of default"),
         (["--setting", "epoch=3"], "did you mean 'epochs'"),
         (["--model", "lstm"], "there is no model 'lstm'"),
@@ -65,7 +72,8 @@ def test_bad_input_ends_with_one_message(tmp_path, capsys, more, message):
 
 def test_when_every_trial_fails_it_says_why_and_exits_with_1(tmp_path):
     broken = CliRunner().invoke(
-        app, words(tmp_path / "t", "--trials", "2", "--model-setting", "no_such_setting=1")
+        app, words(tmp_path / "t", "--trials", "2", "--model-setting", "channels=3")
     )
     assert broken.exit_code == 1
-    assert "has no setting 'no_such_setting'" in " ".join(broken.output.split())
+    under = broken.output[broken.output.index("2 trials in") :].split("\n\n")[-1]
+    assert "trials 0, 1 failed: FitError: channels is 3, but the task" in under

@@ -168,11 +168,11 @@ def test_trials_that_fail_say_why_on_the_command_line(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         words = ["--task", "simulated-ward", "--task-setting", "streams=40", "--device", "cpu"]
         words += ["--out", str(tmp_path), "--model", "gru", "--span", "hidden=2:9"]
-        words += ["--model-setting", "no_such_setting=1", "--trials", "2"]
+        words += ["--model-setting", "channels=3", "--trials", "2"]
         main(["tune", *words, "--ray", "--workers", "2"])
     assert ended.value.code == 1
     said = "".join(capsys.readouterr())
-    assert "has no setting 'no_such_setting'" in " ".join(said.split())
+    assert "channels is 3, but the task" in " ".join(said.split())
     assert "Traceback" not in said
 
 

@@ -269,11 +269,22 @@ def test_a_folder_with_another_run_is_refused_and_says_what_differs(ward, tmp_pa
         fit(ward, "gru", model_settings={"hidden": 4}, epochs=1, lr=0.01, out=tmp_path)
     with pytest.raises(FitError, match=r"model \(hidden was 4, is 5\)"):
         fit(ward, "gru", model_settings={"hidden": 5}, epochs=1, out=tmp_path)
-    with pytest.raises(FitError, match=r"another task"):
-        other = simulate_ward(120, seed=4, hours=24).task
+    other = simulate_ward(120, seed=4, hours=24).task
+    with pytest.raises(FitError, match=r"holds a run on other data: streams, labels or splits"):
         fit(other, "gru", model_settings={"hidden": 4}, epochs=1, out=tmp_path)
     done = fit(ward, "gru", model_settings={"hidden": 5}, epochs=1, out=tmp_path, fresh=True)
     assert done.model.hidden == 5
+
+
+def test_of_a_task_that_moved_the_entry_that_differs_is_named(ward, tmp_path):
+    def source(file):
+        return {"source": "table", "name": "w.csv", "arguments": {"events": file, "time": "t"}}
+
+    small = {"model_settings": {"hidden": 4}, "epochs": 1, "out": tmp_path}
+    fit(ward, "gru", source=source("/old/w.csv"), **small)
+    with pytest.raises(FitError) as refused:
+        fit(ward, "gru", source=source("/new/w.csv"), **small)
+    assert "of another task (events was '/old/w.csv', is '/new/w.csv')." in str(refused.value)
 
 
 def test_a_folder_that_is_no_run_is_left_alone(ward, tmp_path):

@@ -62,10 +62,10 @@ def tune(
 
     from onlinecde.cli.crew import option_words
     from onlinecde.cli.named_values import named_values
-    from onlinecde.cli.tune_display import TuneDisplay, as_rich, search_together
+    from onlinecde.cli.tune_display import TuneDisplay, as_rich, failures, search_together
     from onlinecde.experiments.protocols import PROTOCOLS
     from onlinecde.training import FitSettings
-    from onlinecde.training.search_spaces import TuneError, paper_space
+    from onlinecde.training.search_spaces import TuneError, check_space, paper_space
     from onlinecde.training.task_source import load_task, registry_source
     from onlinecde.training.tuning import tune as search_here
 
@@ -74,6 +74,7 @@ def tune(
     if recipe not in recipes:
         raise TuneError(f"--recipe is {recipe!r}: choose one of {', '.join(recipes)}.")
     space = _space(paper_space(model, task), span or [])
+    check_space(model, space, named_values(model_setting))
     try:
         if ray is None and (workers or 1) > 1:
             told = {
@@ -119,6 +120,8 @@ def tune(
         raise typer.Exit(130) from None
     console.print()
     console.print(as_rich(found))
+    for line in failures(found):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     if found.best is None:
         typer.echo("no trial is complete: see why above.", err=True)
         raise typer.Exit(1)

@@ -68,10 +68,24 @@ def as_rich(found: Tuned) -> Table:
             "-" if trial.value is None else shown(trial.value),
             str(trial.epochs),
             "-" if trial.seconds is None else f"{trial.seconds:.1f}",
-            "best" if is_best else trial.reason or ("" if trial.value is not None else trial.state),
+            "best" if is_best else "" if trial.state == "complete" else trial.state,
             style="bold green" if is_best else _STYLES[trial.state],
         )
     return table
+
+
+def failures(found: Tuned) -> list[str]:
+    """Why trials failed, a line for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for trial in found.trials:
+        if trial.state == "failed":
+            by_reason.setdefault(trial.reason or "it does not say why", []).append(
+                str(trial.number)
+            )
+    return [
+        f"trial{'s' * (len(numbers) > 1)} {', '.join(numbers)} failed: {reason}"
+        for reason, numbers in by_reason.items()
+    ]
 
 
 def search_together(

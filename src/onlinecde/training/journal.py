@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -153,16 +153,30 @@ def _lock(folder: Path) -> int:
 
 def _check_same(folder: Path, known: dict[str, Any], about: Mapping[str, Any]) -> None:
     now = json.loads(json.dumps(about))
-    for part in ("task", "model", "settings"):
-        old, new = known.get(part), now.get(part)
-        if old == new:
+    for part, words in (
+        ("task", "of another task"),
+        ("model", "of another model"),
+        ("settings", "with other settings"),
+    ):
+        differ = list(_differences(part, known.get(part), now.get(part)))
+        # A hash tells a person nothing: it counts where all else is the same.
+        told = [(name, old, new) for name, old, new in differ if name != "content"]
+        if told:
+            each = "; ".join(f"{name} was {old!r}, is {new!r}" for name, old, new in told[:3])
+            what = f"{words} ({each})"
+        elif differ:
+            what = "on other data: streams, labels or splits have changed since"
+        else:
             continue
-        what = part
-        if isinstance(old, dict) and isinstance(new, dict):
-            names = sorted(n for n in {*old, *new} if old.get(n) != new.get(n))
-            told = [f"{n} was {old.get(n)!r}, is {new.get(n)!r}" for n in names[:3]]
-            what = f"{part} ({'; '.join(told)})"
         raise FitError(
-            f"{folder} holds a run with another {what}: give another folder, or start anew with "
-            "fresh=True (--fresh)."
+            f"{folder} holds a run {what}. Give another folder, or start anew with fresh=True (--fresh)."
         )
+
+
+def _differences(name: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Single entries, by name, that two descriptions do not share."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            yield from _differences(key, old.get(key), new.get(key))
+    elif old != new:
+        yield name, old, new

@@ -7,10 +7,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from onlinecde.files import replace_file
-from onlinecde.training.building import MODEL_NAMES
+from onlinecde.training.building import MODEL_NAMES, check_names, model_class
+from onlinecde.training.setting_types import remedy
 from onlinecde.training.settings import FitError, FitSettings
 
 FORMAT = "onlinecde best settings 1"
@@ -96,6 +97,19 @@ def paper_space(model: str, task: str = "") -> SearchSpace:
         sizes = {"hidden": Span(32, 256), "width": Span(32, 196), "depth": Span(1, 4)}
         return SearchSpace({**sizes, "lr": Span(1e-4, 1e-2, log=True)})
     return SearchSpace({"hidden": Span(32, 512), "lr": Span(1e-4, 1e-1, log=True)})
+
+
+def check_space(model: str, space: SearchSpace, given: Mapping[str, Any]) -> None:
+    """Refuse, before any trial, spans and settings of a model that it does not have, or of a wrong type."""
+    searched, _ = space.divided(space.spans)
+    check_names(model, {**given, **searched})
+    hints = get_type_hints(FitSettings) | get_type_hints(model_class(model).__init__)
+    for name, span in space.spans.items():
+        wanted = remedy(span.low if span.whole else float(span.low), hints[name])
+        if wanted is not None:
+            raise TuneError(
+                f"{name} is searched from {span.low:g} to {span.high:g}, and must be {wanted}: give such limits."
+            )
 
 
 def write_best(file: Path, best: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from onlinecde.data import Task
 from onlinecde.training.fitting import fit
 from onlinecde.training.loop import Unwatched
-from onlinecde.training.search_spaces import SearchSpace, TuneError, paper_space
+from onlinecde.training.search_spaces import SearchSpace, TuneError, check_space, paper_space
 from onlinecde.training.settings import FitSettings
 from onlinecde.training.study import DATABASE, SharedStudy, TrialReport, Tuned, report
 from onlinecde.training.task_source import load_task, registry_source
@@ -120,6 +120,7 @@ def tune(
     else:
         name = _name_of(task, source)
     space = space or paper_space(model, name)
+    check_space(model, space, model_settings or {})
     how = (settings or FitSettings()).changed({"seed": seed, **changes})
     about = {
         "task": name,
