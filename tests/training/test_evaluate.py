@@ -20,6 +20,7 @@ from onlinecde.training.evaluation import compare, mean_metrics
 from onlinecde.training.event_time import before_event, event_times, first_alarms
 from onlinecde.training.following import follow
 from onlinecde.training.metrics import MetricError, as_probabilities, predict_task
+from onlinecde.training.report import report
 from onlinecde.training.task_source import check_content, content_of, load_task
 
 
@@ -505,3 +506,37 @@ def test_the_command_refuses_what_it_cannot_do(saved, arguments, message, capsys
     code, text = run(capsys, *named, "--bootstrap", 5)
     assert code == 2
     assert message in text
+
+
+@pytest.mark.parametrize("unit", ["seconds", "hours"])
+def test_how_early_is_told_in_any_unit_of_time(unit):
+    random = np.random.default_rng(1)
+    times = np.cumsum(random.uniform(20, 60, (60, 12)), 1)
+    labels = np.zeros((60, 12))
+    labels[::2, 8:] = 1
+    values = random.normal(size=(60, 12, 2)).astype(np.float32)
+    series = oc.SeriesBatch.from_padded(times, values)
+    task = Task.build("made", series, labels, kind="binary", per="row", time_unit=unit)
+    task = replace(task, splits={"test": torch.arange(60)})
+    found = evaluate(small(task), task, bootstrap=20)
+    assert found.alarms.events == 30
+    assert len(found.before_event) == 6
+    page = report(found)
+    assert "By time before the event" in page
+    assert "First alarms" in page
+    widths = {row.end - row.start for row in found.before_event}
+    if unit == "hours":
+        assert widths == {2.0}
+    else:
+        # Events come some 320 seconds after the first row.
+        assert widths == {50.0}
+        assert sum(row.rows for row in found.before_event) > 100
+
+
+def test_without_an_event_the_page_says_so():
+    task = made_task("binary")
+    labels = torch.zeros(task.series.times.shape)
+    quiet = replace(task, labels=labels, per="row", time_unit="days")
+    found = evaluate(small(quiet), quiet, bootstrap=0)
+    assert (found.before_event, found.alarms) == ((), None)
+    assert "No stream of the split has an event after its first row." in report(found)

@@ -20,12 +20,12 @@ from onlinecde.training.by_class import by_class
 from onlinecde.training.calibration import calibration
 from onlinecde.training.evaluation import Evaluation
 from onlinecde.training.event_time import (
-    HOURS,
     as_event_times,
     before_event,
     event_times,
     first_alarms,
     label_lead,
+    usual_edges,
 )
 from onlinecde.training.metrics import (
     METRICS,
@@ -84,7 +84,8 @@ def evaluate(
     Intervals hold 95 % of `bootstrap` resamples of subjects (0: none). `reference` is a known risk,
     of the shape of `task.labels`, evaluated beside the model. For binary tasks along time,
     `event_at` (stream of the task,) says when the event came (default: `event_times` from the
-    labels) and `hours` gives the edges of the table of metrics by time before it. `predictions` of the
+    labels) and `hours` gives the edges of the table of metrics by time before it, in the task's unit
+    (default: `usual_edges`). `predictions` of the
     task spare models that are judged several times to predict again.
 
     A metric without a value here (one class only) is None and says why.
@@ -324,17 +325,22 @@ def _along_time(
     else:
         source, events = "known, given with the task", as_event_times(event_at, len(task.series))
     events = events[task.splits[split].numpy()]
-    held: dict[str, Any] = {"events": events, "event_source": source}
-    if hours is None and task.time_unit != "hours":
-        return held
-    edges = tuple(float(edge) for edge in (HOURS if hours is None else hours))
-    if len(edges) < 2 or any(a >= b for a, b in pairwise(edges)):
-        raise ValueError(f"hours is {list(edges)}: give two edges or more, each above the last.")
     scores, known = risk[..., 0].numpy(), ~labels.isnan().numpy()
     times = task.split(split)[0].times.cpu().numpy()
-    held["before_event"] = before_event(scores, known, times, events, cohort, edges=edges)
-    held["alarms"] = first_alarms(scores, known, times, events)
-    return held
+    if hours is None:
+        edges = usual_edges(times, events, task.time_unit)
+    else:
+        edges = tuple(float(edge) for edge in hours)
+        if len(edges) < 2 or any(a >= b for a, b in pairwise(edges)):
+            raise ValueError(
+                f"hours is {list(edges)}: give two edges or more, each above the last."
+            )
+    return {
+        "events": events,
+        "event_source": source,
+        "before_event": before_event(scores, known, times, events, cohort, edges=edges),
+        "alarms": first_alarms(scores, known, times, events),
+    }
 
 
 def _fold(task: Task) -> str | None:

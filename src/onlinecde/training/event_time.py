@@ -72,6 +72,27 @@ def event_times(task: Task, lead: float | None = None) -> np.ndarray:
     return np.where(positive.any(1), known, np.inf)
 
 
+def usual_edges(times: np.ndarray, events: np.ndarray, unit: str) -> tuple[float, ...]:
+    """Edges of the bins where none are given: `HOURS`, or six of a plain width in any other unit.
+
+    times (stream, row), events (stream,). Half of the events came at least that long after the first row of their
+    stream. Empty where no event came after it.
+
+    >>> usual_edges(np.zeros((3, 1)), np.array([80.0, 100.0, np.inf]), "seconds")
+    (0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0)
+    """
+    if unit == "hours":
+        return HOURS
+    waited = (events - times[:, 0])[np.isfinite(events)]
+    waited = waited[waited > 0]
+    if not len(waited):
+        return ()
+    size = float(np.median(waited)) / (len(HOURS) - 1)
+    tens = 10.0 ** np.floor(np.log10(size))
+    step = max(times * tens for times in (1, 2, 5) if times * tens <= size)
+    return tuple(float(f"{number * step:.12g}") for number in range(len(HOURS)))
+
+
 def before_event(
     scores: np.ndarray,
     labelled: np.ndarray,

@@ -49,10 +49,7 @@ def report(
         how=_how(evaluation, against),
         figures=figures,
         before_event=[_bin(one) for one in evaluation.before_event],
-        before_event_note=(
-            "Rows this long before the event, against all rows of streams without one. "
-            f"Event time: {evaluation.event_source}."
-        ),
+        before_event_note=_before_event_note(evaluation),
         alarms=_alarms(evaluation),
         trajectories=[
             Markup(inline_svg(trajectory_figure(one), f"{one.title}: {one.says} as time goes"))
@@ -212,6 +209,18 @@ def _bin(found: Any) -> dict[str, Any]:
         "rows": f"{found.rows:,}",
         "cells": [_cell(found.auc), _cell(found.sensitivity)],
     }
+
+
+def _before_event_note(evaluation: Evaluation) -> str:
+    """How to read the table by time before the event, or why there is none; empty where it has no meaning."""
+    if evaluation.event_source is None:
+        return ""
+    came = (
+        "Rows this long before the event, against all rows of streams without one."
+        if evaluation.before_event
+        else "No stream of the split has an event after its first row."
+    )
+    return f"{came} Event time: {evaluation.event_source}."
 
 
 def _alarms(evaluation: Evaluation) -> str:
