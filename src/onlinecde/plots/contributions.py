@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from onlinecde.plots.look import BLUE, FAINT, INK, RULE, VERMILLION, house_style
+from onlinecde.plots.look import BLUE, FAINT, INK, RULE, VERMILLION, house_style, shortened
 
 _LARGEST = 14.0
 """Diameter of the largest circle, in points."""
@@ -62,6 +63,7 @@ def contributions_figure(streams: Sequence[ExplainedStream]) -> Figure:
     width, height = 4.4 * len(streams) + 0.4, 2.9 + 0.27 * lines
     with house_style():
         figure = Figure(figsize=(width, height), facecolor="white")
+        FigureCanvasAgg(figure)
         grid = figure.subplots(
             2, len(streams), squeeze=False, sharex="col", height_ratios=[1.9, 0.27 * lines]
         )
@@ -69,16 +71,36 @@ def contributions_figure(streams: Sequence[ExplainedStream]) -> Figure:
         for number, stream in enumerate(streams):
             _risk(grid[0, number], stream, top, first=number == 0)
             _added(grid[1, number], stream, lines, most)
-        figure.legend(handles=_keys(most), loc="lower center", ncols=6, frameon=False, fontsize=9.5)
-        figure.subplots_adjust(
-            left=1.25 / width,
-            right=1 - 0.15 / width,
-            top=1 - 0.5 / height,
-            bottom=0.95 / height,
-            wspace=1.15 / (width / len(streams) - 1.15),
-            hspace=0.12,
+        keys = _keys(most, streams)
+        figure.legend(
+            handles=keys, loc="lower center", ncols=len(keys), frameon=False, fontsize=9.5
         )
+        figure.subplots_adjust(top=1 - 0.5 / height, bottom=0.95 / height, hspace=0.12)
+        _make_room(figure, list(grid[1]))
     return figure
+
+
+def _make_room(figure: Figure, named: Sequence[Axes]) -> None:
+    """Lay the columns side by side, with room for the longest name of a channel left of each.
+
+    named (stream,): the axes with the names. With short names all columns are of one width; long ones make the
+    picture wider, not its panels narrower.
+    """
+    width, height = figure.get_size_inches()
+    many = len(named)
+    first, *others = (_name_inches(axis) for axis in named)
+    between = 1.15 / (width / many - 1.15)  # in panels
+    panel = (width - 1.4) / (many + (many - 1) * between)
+    left, gap = max(1.25, first + 0.2), max(between * panel, max(others, default=0.0) + 0.25)
+    width = left + many * panel + (many - 1) * gap + 0.15
+    figure.set_size_inches(width, height)
+    figure.subplots_adjust(left=left / width, right=1 - 0.15 / width, wspace=gap / panel)
+
+
+def _name_inches(axis: Axes) -> float:
+    """How wide the longest name on the upright axis is."""
+    labels = axis.get_yticklabels()
+    return max((label.get_window_extent().width for label in labels), default=0.0) / axis.figure.dpi
 
 
 def _risk(axis: Axes, stream: ExplainedStream, top: float, *, first: bool) -> None:
@@ -87,7 +109,8 @@ def _risk(axis: Axes, stream: ExplainedStream, top: float, *, first: bool) -> No
         axis.axvspan(start, end, color=VERMILLION, alpha=0.12, linewidth=0, zorder=0)
     if stream.event is not None:
         axis.axvline(stream.event, color=VERMILLION, linewidth=1.2)
-    axis.plot(stream.times, np.asarray(stream.risk) * 100, color=INK, linewidth=1.4)
+    alone = {"marker": "o", "markersize": 5} if len(stream.times) == 1 else {}
+    axis.plot(stream.times, np.asarray(stream.risk) * 100, color=INK, linewidth=1.4, **alone)
     axis.set_ylim(0, top * 100)
     axis.set_title(stream.title, loc="left", fontsize=11, fontweight="bold", color=INK, pad=8)
     if first:
@@ -113,7 +136,7 @@ def _added(axis: Axes, stream: ExplainedStream, lines: int, most: float) -> None
                 markeredgewidth=0,
             )
     axis.set_ylim(lines - 0.4, -0.6)
-    axis.set_yticks(range(len(stream.added)), list(stream.added))
+    axis.set_yticks(range(len(stream.added)), [shortened(name) for name in stream.added])
     axis.set_xlabel(stream.unit)
 
 
@@ -144,8 +167,8 @@ def _diameter(value: float, most: float) -> float:
     return _LARGEST * (abs(value) / most) ** 0.5
 
 
-def _keys(most: float) -> list[Artist]:
-    """What the colours and the areas are."""
+def _keys(most: float, streams: Sequence[ExplainedStream]) -> list[Artist]:
+    """What the colours and the areas are, of all that is drawn."""
 
     def circle(colour: str, size: float, label: str) -> Line2D:
         return Line2D(
@@ -161,14 +184,17 @@ def _keys(most: float) -> list[Artist]:
 
     step = _plain(most / 2)
     large, small = _diameter(step, most), _diameter(step / 4, most)
-    return [
+    keys: list[Artist] = [
         circle(VERMILLION, small, "raised the log-odds"),
         circle(BLUE, small, "lowered them"),
         circle(FAINT, large, f"by {step:g}"),
         circle(FAINT, small, f"by {step / 4:g}"),
-        Patch(color=VERMILLION, linewidth=0, alpha=0.15, label="label is 1"),
-        Line2D([], [], color=VERMILLION, linewidth=1.2, label="event"),
     ]
+    if any(stream.positive for stream in streams):
+        keys.append(Patch(color=VERMILLION, linewidth=0, alpha=0.15, label="label is 1"))
+    if any(stream.event is not None for stream in streams):
+        keys.append(Line2D([], [], color=VERMILLION, linewidth=1.2, label="event"))
+    return keys
 
 
 def _plain(size: float) -> float:

@@ -1,6 +1,6 @@
 """Pictures of an evaluation: ROC, precision and recall, calibration, by hours before the event."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from onlinecde.plots.inline_svg import SERIES, page_style
-from onlinecde.plots.look import FAINT, INK, RULE
+from onlinecde.plots.look import FAINT, INK, RULE, shortened
 
 KNOWN = "best possible"
 """The curve of this name is not a model's: it is drawn dashed."""
@@ -17,17 +17,32 @@ Curve = tuple[np.ndarray, np.ndarray]
 Place = Literal["best", "upper left", "upper right", "lower right"]
 
 
+_STROKES = ("solid", (0, (1, 1.3)), (0, (5, 1.2, 1, 1.2)))
+
+
 def line_look(name: str, number: int) -> dict[str, Any]:
-    """How the curve of a model, or of what is known, is drawn."""
+    """How the curve of a model is drawn, by its place among all models of a page, or that of what is known.
+
+    There are as many looks as colours times strokes.
+    """
     if name == KNOWN:
         return {"color": FAINT, "linestyle": (0, (4, 2)), "linewidth": 1.6}
-    return {"color": SERIES[number % len(SERIES)], "linewidth": 1.8}
+    stroke = _STROKES[number // len(SERIES) % len(_STROKES)]
+    return {"color": SERIES[number % len(SERIES)], "linestyle": stroke, "linewidth": 1.8}
 
 
-def roc_figure(curves: Mapping[str, Curve]) -> Figure:
-    """False and true positive rates (point,) of each model."""
+def _looks(names: Iterable[str], models: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The look of each curve; `models`: all of the page, for one without a curve here keeps its colour."""
+    names = list(names)
+    places = {name: number for number, name in enumerate(models or names)}
+    return {name: line_look(name, places.get(name, number)) for number, name in enumerate(names)}
+
+
+def roc_figure(curves: Mapping[str, Curve], models: Sequence[str] = ()) -> Figure:
+    """False and true positive rates (point,) of each model; here and below, `models` are all of the page."""
     return _square(
         curves,
+        models,
         "ROC",
         "false positive rate",
         "true positive rate",
@@ -36,21 +51,25 @@ def roc_figure(curves: Mapping[str, Curve]) -> Figure:
     )
 
 
-def precision_recall_figure(curves: Mapping[str, Curve], rate: float) -> Figure:
+def precision_recall_figure(
+    curves: Mapping[str, Curve], rate: float, models: Sequence[str] = ()
+) -> Figure:
     """Recall and precision (point,) of each model; `rate` is the precision of alarms at random."""
-    return _square(curves, "Precision and recall", "recall", "precision", level=rate)
+    return _square(curves, models, "Precision and recall", "recall", "precision", level=rate)
 
 
-def calibration_figure(bins: Mapping[str, Sequence[tuple[float, ...]]]) -> Figure:
+def calibration_figure(
+    bins: Mapping[str, Sequence[tuple[float, ...]]], models: Sequence[str] = ()
+) -> Figure:
     """Bins (predicted, observed, low, high) of each model, low and high NaN where not known."""
     figure = Figure(figsize=(5.0, 4.0), layout="constrained")
     with page_style():
         axis = figure.subplots()
-        top = 0.0
-        for number, (name, table) in enumerate(bins.items()):
+        top, looks = 0.0, _looks(bins, models)
+        for name, table in bins.items():
             points = np.asarray(table, np.float64)
             top = max(top, np.nanmax(points))
-            look = line_look(name, number)
+            look = looks[name]
             if name != KNOWN:
                 axis.vlines(
                     points[:, 0],
@@ -74,16 +93,17 @@ def before_event_figure(
     tables: Mapping[str, Sequence[tuple[float, ...]]],
     unit: str,
     title: str = "By time before the event",
+    models: Sequence[str] = (),
 ) -> Figure:
     """Bins (start, end, auc, low, high) of each model; time runs to the event on the right."""
     figure = Figure(figsize=(5.0, 4.0), layout="constrained")
     with page_style():
-        axis = figure.subplots()
+        axis, looks = figure.subplots(), _looks(tables, models)
         for number, (name, table) in enumerate(tables.items()):
             points = np.asarray(table, np.float64)
             middle = points[:, :2].mean(1)
             shift = (number - (len(tables) - 1) / 2) * 0.06 * np.diff(points[:, :2], axis=1)[:, 0]
-            look = line_look(name, number) | {"marker": "o", "markersize": 4}
+            look = looks[name] | {"marker": "o", "markersize": 4}
             axis.vlines(
                 middle - shift,
                 points[:, 3],
@@ -116,7 +136,8 @@ def training_figure(epochs: Sequence[Mapping[str, Any]], metric: str, title: str
         grid[0].plot(number, column("train_loss"), color=FAINT, label="training", **dot)
         grid[0].plot(number, column("validation_loss"), color=SERIES[0], label="validation", **dot)
         grid[0].set(title="Training", ylabel="loss")
-        grid[0].legend(loc="upper right", ncols=2)
+        # Beside the title: inside, it would lie on one of the curves.
+        grid[0].legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2, ncols=2)
         grid[1].plot(number, column(f"validation_{metric}"), color=SERIES[0], **dot)
         grid[1].set(xlabel="epoch", ylabel=title)
         grid[1].xaxis.get_major_locator().set_params(integer=True)
@@ -149,8 +170,11 @@ def confusion_figure(matrix: Sequence[Sequence[int]], classes: Sequence[str]) ->
                             column, row, count, ha="center", va="center", color=INK, fontsize=9
                         )
         small = 9 if size <= 12 else 7
-        axis.set_xticks(range(size), classes, rotation=90 if size > 5 else 0, fontsize=small)
-        axis.set_yticks(range(size), classes, fontsize=small)
+        names = [shortened(name, 24) for name in classes]
+        # A letter is some .6 of its height wide, the squares together some 3 inches.
+        wide = max(map(len, names), default=0) * 0.6 * small / 72 > 2.9 / size
+        axis.set_xticks(range(size), names, rotation=90 if wide else 0, fontsize=small)
+        axis.set_yticks(range(size), names, fontsize=small)
         axis.set(xlim=(-0.5, size - 0.5), ylim=(size - 0.5, -0.5), aspect="equal")
         axis.set(title="Confusion", xlabel="predicted", ylabel="true")
         axis.tick_params(length=0)
@@ -176,6 +200,7 @@ def predicted_figure(true: np.ndarray, predicted: np.ndarray, seed: int = 0) -> 
 
 def _square(
     curves: Mapping[str, Curve],
+    models: Sequence[str],
     title: str,
     x: str,
     y: str,
@@ -191,8 +216,9 @@ def _square(
             axis.plot([0, 1], [0, 1], color=RULE, linewidth=1.2, zorder=0)
         if level is not None:
             axis.axhline(level, color=RULE, linewidth=1.2, zorder=0)
-        for number, (name, (across, up)) in enumerate(curves.items()):
-            axis.plot(*_thinned(across, up), label=name, **line_look(name, number))
+        looks = _looks(curves, models)
+        for name, (across, up) in curves.items():
+            axis.plot(*_thinned(across, up), label=name, **looks[name])
         axis.set(xlim=(0, 1), ylim=(0, 1.01), title=title, xlabel=x, ylabel=y)
         _legend(axis, len(curves), legend)
     return figure

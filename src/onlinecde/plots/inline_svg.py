@@ -3,6 +3,7 @@
 import html
 import io
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -49,7 +50,9 @@ def page_style() -> Iterator[None]:
 def inline_svg(figure: Figure, label: str) -> str:
     """The figure as an `<svg>` element whose colours are CSS variables, `label` for who cannot see it."""
     text = io.StringIO()
-    with page_style():
+    with page_style(), warnings.catch_warnings():
+        # Text stays text, and the reader's fonts have what ours may lack.
+        warnings.filterwarnings("ignore", r"Glyph .* missing from")
         figure.savefig(
             text, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
         )

@@ -42,6 +42,15 @@ def house_style() -> Iterator[None]:
         yield
 
 
+def shortened(name: str, most: int = 36) -> str:
+    """A name that leaves room for a picture beside it: its beginning, where it is longer than `most` letters.
+
+    >>> shortened("heart rate"), shortened("a" * 9, most=5)
+    ('heart rate', 'aaaa…')
+    """
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
 def panels(figure: Figure) -> list[Axes]:
     """Four bare panels, two by two, that share their axes."""
     grid = figure.subplots(2, 2, sharex=True, sharey=True)

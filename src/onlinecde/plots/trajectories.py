@@ -32,6 +32,8 @@ class Trajectory:
     """Of the axis of what is said"""
     stream: str = ""
     """Its name"""
+    places: Mapping[str, int] = field(default_factory=dict)
+    """Of the models among all that are told of, some of which may have no curve: their colours"""
 
 
 def trajectory_figure(trajectory: Trajectory) -> Figure:
@@ -46,7 +48,9 @@ def trajectory_figure(trajectory: Trajectory) -> Figure:
         for start, end in trajectory.positive:
             top.axvspan(start, end, color=VERMILLION, alpha=0.12, linewidth=0, zorder=0)
         for number, (name, (times, values, stepped)) in enumerate(trajectory.curves.items()):
-            look = line_look(name, number)
+            look = line_look(name, trajectory.places.get(name, number))
+            if len(times) == 1:
+                look |= {"marker": "o", "markersize": 4}
             style = "steps-post" if stepped else "default"
             top.plot(times, values, drawstyle=style, label=name, **look)
         if trajectory.truth is not None:

@@ -71,6 +71,7 @@ def follow(
                 if task.kind == "regression" and task.per == "stream"
                 else None,
                 limits=_limits(curves, task, label),
+                places={name: place for place, name in enumerate(models)},
             )
         )
     return tuple(found)

@@ -271,6 +271,7 @@ def _figures(
 
 def _binary_figures(shown: Mapping[str, Evaluation], evaluation: Evaluation, add: Any) -> None:
     roc, precision, bins, hours = {}, {}, {}, {}
+    models = list(shown)
     for name, one in shown.items():
         auc = one.metrics.get("auc")
         if auc is None or auc.value is not None:
@@ -289,18 +290,18 @@ def _binary_figures(shown: Mapping[str, Evaluation], evaluation: Evaluation, add
         if table:
             hours[name] = table
     if roc:
-        add(curves.roc_figure(roc), "ROC curve")
+        add(curves.roc_figure(roc, models), "ROC curve")
         rate = (evaluation.positive or 0) / max(evaluation.labels_given, 1)
-        add(curves.precision_recall_figure(precision, rate), "Precision and recall")
+        add(curves.precision_recall_figure(precision, rate, models), "Precision and recall")
     if bins:
         add(
-            curves.calibration_figure(bins),
+            curves.calibration_figure(bins, models),
             "Observed share against predicted risk",
             "Labels in ten bins of like risk; on the line, a risk is what it says.",
         )
     if hours:
         add(
-            curves.before_event_figure(hours, evaluation.time_unit),
+            curves.before_event_figure(hours, evaluation.time_unit, models=models),
             "AUROC by time before the event",
         )
 
