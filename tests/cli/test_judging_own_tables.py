@@ -179,6 +179,52 @@ def test_a_split_there_is_not_is_named_with_those_there_are(own, capsys, command
     assert "has no split 'foo': it has ['train', 'validation', 'test']" in text
 
 
+@pytest.mark.parametrize("option", ["--report", "--json"])
+def test_a_place_that_cannot_be_written_to_is_refused_before_any_work(
+    own, capsys, option, monkeypatch
+):
+    monkeypatch.setattr("onlinecde.artifacts.load", None)  # nothing is loaded
+    code, text = onlinecde(capsys, "evaluate", own / "run", option, own)
+    assert code == 2
+    assert f"{option} {own} is a folder. Give the name of a file." in text
+    code, text = onlinecde(capsys, "evaluate", own / "run", option, own / "stays.csv" / "page")
+    assert code == 2
+    assert "stays.csv is a file. Give the name of a folder." in text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("fit", "--task", "simulated-ward"),
+        ("tune", "--task", "simulated-ward"),
+        ("plot", "controls"),
+        ("plot", "streams", "nowhere"),
+    ],
+)
+def test_a_folder_to_write_to_that_is_a_file_is_refused(own, capsys, command):
+    code, text = onlinecde(capsys, *command, "--out", own / "stays.csv")
+    assert code == 2
+    assert "stays.csv is a file. Give the name of a folder." in text
+    assert "--out" in text
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_no_number_is_cut_off_beside_four_models(own, capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    others = [own / f"again-{number}" for number in range(4)]
+    for other in others:
+        shutil.copytree(own / "run", other)
+    words = [word for other in others for word in ("--against", other)]
+    code, text, file = judge(capsys, own, *words)
+    assert code == 0, text
+    assert "…" not in text
+    for metric in json.loads(file.read_text())["evaluation"]["metrics"].values():
+        if metric["value"] is not None and metric["value"] >= 0.01:
+            assert text.count(f"{metric['value']:.4f}") >= 5
+    assert text.count("difference") == 4
+    assert (text.count("metric ") == 1) == (columns == 200)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_devices_are_those_of_fit(own, capsys):
     code, text, _ = judge(capsys, own, "--device", "auto")

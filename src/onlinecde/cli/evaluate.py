@@ -21,6 +21,7 @@ from onlinecde.cli.judged_task import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table as RichTable
     from torch import Tensor
 
@@ -60,11 +61,14 @@ def evaluate(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "cpu",
 ) -> None:
     """Measure a model on a split: every metric with an interval by subject, beside other models."""
+    from onlinecde.files import check_file
     from onlinecde.training import read_log
     from onlinecde.training.fitting import device_for
     from onlinecde.training.journal import model_folders
     from onlinecde.training.known_risk import known_risk
 
+    for option, file in (("--report", report), ("--json", json)):
+        check_file(file, option)
     device = str(device_for(device))
     places = [folder, *(against or [])]
     groups = [model_folders(place) for place in places]
@@ -216,16 +220,48 @@ def _show(found: list[JudgedRuns]) -> None:
     )
     if any(len(one.runs) > 1 for one in found):
         differences = [compare(found[0].runs, one.runs) for one in found[1:]]
-        console.print(_table(found, [one.mean for one in found], differences, None))
+        means = [one.mean for one in found]
+        for table in _tables(console, found, means, differences, None):
+            console.print(table)
         console.print("Above: the mean over the runs of each model. Below: their mean probability.")
     if first.folds:
         console.print("Each value is a mean over folds; subjects are drawn again within each fold.")
     known = first.reference.metrics if first.reference else None
     differences = [compare(first, other) for other in others]
-    console.print(_table(found, [one.together.metrics for one in found], differences, known))
+    metrics = [one.together.metrics for one in found]
+    for table in _tables(console, found, metrics, differences, known):
+        console.print(table)
     for name, estimate in first.metrics.items():
         if estimate.reason and estimate.value is None:
             console.print(f"{metric_title(name)} has no value: {estimate.reason}", highlight=False)
+
+
+def _tables(
+    console: Console,
+    found: list[JudgedRuns],
+    metrics: list[dict[str, Estimate]],
+    differences: list[dict[str, Difference]],
+    known: dict[str, Estimate] | None,
+) -> list[RichTable]:
+    """One table, or several with the first model in each where one would be wider than the console."""
+    others = list(range(1, len(found)))
+    tables: list[RichTable] = []
+    for many in range(max(1, len(others)), 0, -1):
+        tables = []
+        for start in range(0, max(1, len(others)), many):
+            chosen = others[start : start + many]
+            tables.append(
+                _table(
+                    [found[at] for at in (0, *chosen)],
+                    [metrics[at] for at in (0, *chosen)],
+                    [differences[at - 1] for at in chosen],
+                    None if start else known,
+                )
+            )
+        room = console.options.update(max_width=10_000)
+        if all(console.measure(table, options=room).maximum <= console.width for table in tables):
+            break
+    return tables
 
 
 def _table(
@@ -235,6 +271,8 @@ def _table(
     known: dict[str, Estimate] | None,
 ) -> RichTable:
     """A line a metric: each model, and by how much the first exceeds it."""
+    from textwrap import fill
+
     from rich.markup import escape
     from rich.table import Table as RichTable
 
@@ -243,9 +281,12 @@ def _table(
     table = RichTable("metric", box=None, padding=(0, 2, 0, 0))
     for number, one in enumerate(found):
         many = f", {len(one.runs)} runs" if len(one.runs) > 1 else ""
-        table.add_column(escape(one.name) + many, justify="right")
+        # A cell has two lines, and so may its head.
+        table.add_column(
+            escape(one.name + many).replace(" (", "\n("), justify="right", overflow="fold"
+        )
         if number:
-            table.add_column("difference", justify="right")
+            table.add_column("difference", justify="right", overflow="fold")
     if known:
         table.add_column("best possible", justify="right")
     for name, estimate in metrics[0].items():
@@ -254,7 +295,7 @@ def _table(
             cells += [other[name], difference[name]]
         cells += [known[name]] if known else []
         size = max(abs(one[name].value or 0.0) for one in metrics)
-        table.add_row(metric_title(name), *(_cell(cell, size) for cell in cells))
+        table.add_row(fill(metric_title(name), 16), *(_cell(cell, size) for cell in cells))
     return table
 
 

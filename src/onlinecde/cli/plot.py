@@ -30,8 +30,10 @@ def controls(
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("out"),
 ) -> None:
     """Draw the four controls on one series, and what each does when the future changes."""
+    from onlinecde.files import check_folder
     from onlinecde.plots import controls_figure, measurability_figure, save_figure
 
+    check_folder(out, "--out")
     for name, figure in (
         ("controls", controls_figure()),
         ("measurability", measurability_figure()),
@@ -60,6 +62,7 @@ def streams(
 ) -> None:
     """Draw the risk of some streams as time goes, and what each event added to it."""
     from onlinecde.artifacts import load, read_manifest
+    from onlinecde.files import check_file, check_folder
     from onlinecde.plots import save_figure
     from onlinecde.plots.contributions import contributions_figure
     from onlinecde.training import model_folder
@@ -67,6 +70,8 @@ def streams(
     from onlinecde.training.event_time import event_times
     from onlinecde.training.explaining import explain_streams
 
+    check_folder(out, "--out")
+    check_file(json, "--json")
     home = model_folder(folder)
     tables = other_tables(events, labels, static)
     judged = judged_task(home, task, task_setting, data_dir, tables)

@@ -64,11 +64,13 @@ def tune(
     from onlinecde.cli.named_values import named_values
     from onlinecde.cli.tune_display import TuneDisplay, as_rich, failures, search_together
     from onlinecde.experiments.protocols import PROTOCOLS
+    from onlinecde.files import check_folder
     from onlinecde.training import FitSettings
     from onlinecde.training.search_spaces import TuneError, check_space, paper_space
     from onlinecde.training.task_source import load_task, registry_source
     from onlinecde.training.tuning import tune as search_here
 
+    check_folder(out, "--out")
     console = Console()
     recipes = {"default": FitSettings(), **{p.name: p.fit for p in PROTOCOLS.values()}}
     if recipe not in recipes:
