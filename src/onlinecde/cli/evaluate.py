@@ -76,7 +76,8 @@ def evaluate(
     how = {"split": split, "metrics": metric or None, "bootstrap": bootstrap}
     drawn: dict[str, Any] = {}
     tables = other_tables(events, labels, static)
-    if folds := _folds(named, task or (tables and str(next(iter(tables.values()))))):
+    chosen = task if tables is None else str(next(iter(tables.values())))
+    if folds := _folds(named, chosen):
         found = _judge_folds(folds, data_dir, device, seed=seed, **how)
     else:
         judged = judged_task(groups[0][0], task, task_setting, data_dir, tables)
