@@ -110,6 +110,20 @@ def test_between_rows_it_goes_on_without_committing():
     torch.testing.assert_close(model.predict(state), asked[:, 0], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_gradients_reach_the_times(backend):
+    torch.manual_seed(0)
+    model = oc.ODERNN(channels=2, hidden=3, width=4, backend=backend).double()
+    times = torch.tensor([[0.0, 0.4, 1.1], [0.0, 0.9, 1.0]], dtype=torch.float64)
+    values = torch.randn(2, 3, 2, dtype=torch.float64)
+
+    def outputs(clock):
+        return model(oc.SeriesBatch.from_padded(clock, values))
+
+    assert torch.autograd.gradcheck(outputs, times.requires_grad_())
+    assert torch.autograd.grad(outputs(times).sum(), times)[0].abs().amax() > 1e-3
+
+
 def test_a_state_that_runs_away_is_named():
     batch = made_batch((3,))
     model = oc.ODERNN(channels=3, hidden=4, width=6).double()

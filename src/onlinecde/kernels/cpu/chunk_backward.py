@@ -56,9 +56,9 @@ def backward_chunk(packed, method, whole_path, steps, z, gz, chunk, weights, gra
     )
     own_moves = new_moves(count, entries, field.channels, degree, field.weights)
     own_stages = new_stages(field, stage_count, count, entries, True, path.drive.size > 0)
-    own_pull = new_pull(
-        field, stage_count, count, entries, degree, gradients.slopes.size > 0, weights
-    )
+    # Where time is the only channel there are no slopes, and dt alone is asked for.
+    wanted = gradients.dt.size + gradients.slopes.size > 0
+    own_pull = new_pull(field, stage_count, count, entries, degree, wanted, weights)
     moves, stages, pull = borrow(own_moves), borrow(own_stages), borrow(own_pull)
     most = steps
     for row in range(path.time_steps.shape[0]):
