@@ -4,9 +4,12 @@ from dataclasses import fields
 
 import pytest
 import torch
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import onlinecde as oc
+from onlinecde.controls import Encoding
 from onlinecde.models import StateError, live
+from onlinecde.solvers import integrator
 
 VARIANTS = [
     {},
@@ -94,6 +97,77 @@ def test_changed_weights_and_scaling_are_noticed():
     model.encoding.fit(batch[:1])
     _, rescaled = follow(model, batch, True)
     assert not torch.allclose(lighter, rescaled)
+
+
+def fused_step(model):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    versions = [weight._version for weight in model.parameters()]
+    optimizer.step()
+    assert versions == [weight._version for weight in model.parameters()]
+
+
+def by_data(model):
+    for weight in model.field.parameters():
+        weight.data.mul_(0.5)
+
+
+def from_a_vector(model):
+    weights = [*model.field.parameters()]
+    vector_to_parameters(0.5 * parameters_to_vector(weights), weights)
+
+
+def clipped(model):
+    model.encoding.clip = 0.1
+
+
+def gained(model):
+    model.encoding.gain = 3.0
+
+
+def counted(model):
+    model.encoding.count_gain = 3.0
+
+
+def other_steps(model):
+    model.integrator = integrator("euler")
+
+
+def other_counts(model):
+    model.encoding.count_scale = "log"
+
+
+def another_encoding(model):
+    model.encoding = Encoding(4, True, gain=3.0)
+
+
+def another_field(model):
+    model.field = oc.MLPVectorField(7, model.field.channels, 9)
+
+
+CHANGES = [fused_step, by_data, from_a_vector, clipped, gained, counted, other_steps, other_counts]
+CHANGES += [another_encoding, another_field]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_whatever_changes_a_model_the_next_observation_is_by_what_it_is_now(change):
+    model, batch = made(torch.float32)
+
+    def live():
+        with torch.no_grad():
+            state = model.init_state(3)
+            for row in range(6):
+                state = model.observe(state, batch.times[:, row], batch.values[:, row])
+            return model.predict(state, 9.0)
+
+    first = live()
+    for _ in range(3):  # what an earlier change gave back of memory, a later one may use again
+        change(model)
+        last = live()
+        with torch.no_grad():
+            torch.testing.assert_close(last, model(batch, at=[9.0])[:, 0], rtol=1e-5, atol=1e-5)
+    assert (last - first).abs().amax() > 1e-3
 
 
 @pytest.mark.parametrize("settings", [{}, VARIANTS[-2]], ids=str)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from onlinecde.controls import Encoding
 from onlinecde.kernels import cpu_unavailable
 from onlinecde.solvers.chain import steps_for
+from onlinecde.solvers.fields import HOOKS, is_plain
 from onlinecde.solvers.fused import kernel_tableau, pack, weights_of
 
 if TYPE_CHECKING:
@@ -19,48 +23,87 @@ if TYPE_CHECKING:
     from onlinecde.kernels.cpu import Tableau as KernelTableau
     from onlinecde.kernels.cpu.observation import Scaling
     from onlinecde.models.neural_cde import CDEState, NeuralCDE
+    from onlinecde.solvers import Integrator
 
 
-Watch = tuple[dict[str, Tensor], str, Tensor, int, int]
-"""Where a tensor lives in its module, the tensor, its address and its version"""
+Held = tuple[dict[str, Any], str, Any]
+"""Where something was found: a module's own dictionary, the name in it, and what stood there"""
+Watch = tuple[dict[str, Any], str, Tensor, int, int | None, memoryview, int]
+"""The same of a tensor, its address and version, a view of one of its numbers, and that number's bits"""
+
+_last_step = object()
+"""Another one after every step of any optimizer: fused ones change weights and not their versions."""
+
+
+def _note_step(*_: Any) -> None:
+    global _last_step
+    _last_step = object()
+
+
+@cache
+def _watch_optimizers() -> None:
+    register_optimizer_step_post_hook(_note_step)
 
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A model as the kernels want it, and the tensors it was made from."""
+    """A model as the kernels want it, and what it was made from."""
 
+    held: tuple[Held, ...]
     watched: tuple[Watch, ...]
+    dictionaries: tuple[dict[str, Any], ...]
+    """What must stay as large as it was: attributes of the field, attributes and hooks of its layers"""
+    sizes: tuple[int, ...]
+    settings: tuple[Any, ...]
+    encoding: Encoding
+    step: object
     field: PackedField
     table: KernelTableau
     scaling: Scaling
     path_weight: np.ndarray | None
     dtype: np.dtype[Any]
 
-    def is_current(self) -> bool:
-        """Whether none of those tensors was changed or replaced."""
-        for home, name, tensor, address, version in self.watched:
-            if home[name] is not tensor or tensor.data_ptr() != address:
+    def is_current(self, model: NeuralCDE) -> bool:
+        """Whether nothing it was made from was changed or replaced."""
+        if self.step is not _last_step or self.settings != _settings(
+            model.integrator, self.encoding
+        ):
+            return False
+        if self.sizes != tuple(map(len, self.dictionaries)):
+            return False
+        for home, name, thing in self.held:
+            if home.get(name) is not thing:
                 return False
-            if _version(tensor) != version:
+        for home, name, tensor, address, version, view, bits in self.watched:
+            if home.get(name) is not tensor or tensor.data_ptr() != address or view[0] != bits:
+                return False
+            if version is not None and tensor._version != version:
                 return False
         return True
 
 
-def _version(tensor: Tensor) -> int:
-    # Tensors made in inference mode have no version; they cannot be trained either.
-    return 0 if tensor.is_inference() else tensor._version
+def _settings(how: Integrator, encoding: Encoding) -> tuple[Any, ...]:
+    """What `_compile` reads besides tensors."""
+    return (how, encoding.gain, encoding.clip, encoding.count_scale, encoding.count_gain)
 
 
-def _watch(model: NeuralCDE) -> tuple[Watch, ...]:
-    """Everything `_compile` reads that may change."""
+def _things(model: NeuralCDE) -> list[Held]:
+    """Modules, parameters and buffers that `_compile` reads, where they are found."""
     modules = [*model.field.modules(), model.encoding]
-    homes = [home for m in modules for home in (m._parameters, m._buffers)]
-    return tuple(
-        (home, name, tensor, tensor.data_ptr(), _version(tensor))
-        for home in homes
-        for name, tensor in home.items()
-        if tensor is not None
-    )
+    homes = [home for m in modules for home in (m._modules, m._parameters, m._buffers)]
+    found = [(home, name, thing) for home in homes for name, thing in home.items()]
+    top = model._modules
+    return [(top, "field", model.field), (top, "encoding", model.encoding), *found]
+
+
+def _watch(home: dict[str, Any], name: str, tensor: Tensor) -> Watch:
+    # Of all its numbers the largest: what is done to a whole tensor, in whatever way, changes it.
+    line = tensor.detach().numpy().reshape(-1)
+    place = int(np.abs(line).argmax())
+    view = line[place : place + 1].view(f"u{line.itemsize}").data
+    # Tensors made in inference mode have no version.
+    version = None if tensor.is_inference() else tensor._version
+    return home, name, tensor, tensor.data_ptr(), version, view, view[0]
 
 
 _compiled: WeakKeyDictionary[NeuralCDE, _Compiled] = WeakKeyDictionary()
@@ -69,8 +112,9 @@ _compiled: WeakKeyDictionary[NeuralCDE, _Compiled] = WeakKeyDictionary()
 def _fast(model: NeuralCDE) -> _Compiled | None:
     """The model's weights in the kernels' layout, or None where the kernels do not apply.
 
-    Packed once and kept until a weight changes; a change made behind autograd's back, through
-    `parameter.data`, is not noticed.
+    Packed once and kept until a weight or a setting changes. Of changes made behind autograd's
+    back, through `parameter.data`, those of a whole tensor are noticed; that of a few of its numbers
+    may not be.
     """
     how = model.integrator
     if (
@@ -82,11 +126,12 @@ def _fast(model: NeuralCDE) -> _Compiled | None:
     ):
         return None
     known = _compiled.get(model)
-    if known is not None and known.is_current():
+    if known is not None and known.is_current(model):
         return known
     weight = model.field.weight
     if (
-        cpu_unavailable() is not None
+        not is_plain(model.field)
+        or cpu_unavailable() is not None
         or weight.device.type != "cpu"
         or weight.dtype not in (torch.float32, torch.float64)
     ):
@@ -98,13 +143,23 @@ def _fast(model: NeuralCDE) -> _Compiled | None:
 def _compile(model: NeuralCDE) -> _Compiled:
     from onlinecde.kernels.cpu.observation import Scaling
 
-    field, encoding = model.field, model.encoding
-    watched = _watch(model)
+    _watch_optimizers()
+    field, encoding, step = model.field, model.encoding, _last_step
+    things = _things(model)
+    dictionaries = [vars(field)]
+    for layer in field.inner:
+        dictionaries += [vars(layer), *(vars(layer)[hooks] for hooks in HOOKS)]
     packed = pack(field, weights_of(field), gradient=False)
     kind = packed.dtype.type
     seen = field.path_weight
     return _Compiled(
-        watched=watched,
+        held=tuple(held for held in things if not isinstance(held[2], Tensor)),
+        watched=tuple(_watch(*held) for held in things if isinstance(held[2], Tensor)),
+        dictionaries=tuple(dictionaries),
+        sizes=tuple(map(len, dictionaries)),
+        settings=_settings(model.integrator, encoding),
+        encoding=encoding,
+        step=step,
         field=packed,
         table=kernel_tableau(model.integrator.table, packed.dtype),
         scaling=Scaling(

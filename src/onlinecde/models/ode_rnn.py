@@ -15,7 +15,7 @@ from onlinecde.models.recurrent import RecurrentModel, Rows
 from onlinecde.solvers import MLPVectorField
 from onlinecde.solvers.chain import Chain, steps_for
 from onlinecde.solvers.counting import note_evaluations
-from onlinecde.solvers.fields import Activation
+from onlinecde.solvers.fields import Activation, not_plain
 from onlinecde.solvers.integrator import check_finite, integrator
 
 
@@ -129,6 +129,8 @@ class ODERNN(RecurrentModel):
             return "the number of steps depends on the data"
         if how.gradient != "exact":
             return f"gradient='{how.gradient}' is found leg by leg"
+        if (unlike := not_plain(self.field)) is not None:
+            return unlike
         return None if how.backend == "auto" else f"backend='{how.backend}' was asked for"
 
     def _at_once(self, rows: Rows, h0: Tensor) -> bool:

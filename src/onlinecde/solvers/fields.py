@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -95,11 +95,20 @@ class MLPVectorField(VectorField):
     (channel, rank) and `basis` (rank, hidden * width), and `weight` is their product. With a
     rank of `channels` or more the field is a plain one.
 
+    Kernels take it as it is. A subclass, inner layers of another kind, without bias, with hooks or
+    parametrizations (spectral norm, weight norm, pruning) are called as torch would, in plain torch.
+
     >>> MLPVectorField(hidden=4, channels=9, width=8, rank=2).weight.shape
     torch.Size([9, 4, 8])
     """
 
     weight: Tensor
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        # A subclass with a matrix of its own is contracted with that one.
+        if "matrix" in vars(cls) and "contract" not in vars(cls):
+            cls.contract = VectorField.contract
 
     def __init__(
         self,
@@ -128,12 +137,13 @@ class MLPVectorField(VectorField):
             raise ValueError(f"final is {final!r}: choose 'tanh' or 'identity'.")
         self.hidden, self.channels, self.width, self.depth = hidden, channels, width, depth
         self.activation, self.final, self.sees_path = activation, final, sees_path
+        self.low_rank = rank is not None and rank < min(channels, hidden * width)
         self.inner = nn.ModuleList(
             nn.Linear(hidden if layer == 0 else width, width) for layer in range(depth)
         )
         bound = width**-0.5
         weight = torch.empty(channels, hidden, width).uniform_(-bound, bound)
-        if rank is None or rank >= min(channels, hidden * width):
+        if rank is None or not self.low_rank:
             self.weight = nn.Parameter(weight)
         else:
             self.mixing = nn.Parameter(torch.empty(channels, rank))
@@ -148,7 +158,7 @@ class MLPVectorField(VectorField):
 
     def __getattr__(self, name: str) -> Any:
         # Of a field of low rank the weight is no parameter, and never out of date.
-        if name == "weight" and "mixing" in self.__dict__.get("_parameters", ()):
+        if name == "weight" and self.__dict__.get("low_rank"):
             return (self.mixing @ self.basis).view(self.channels, self.hidden, self.width)
         return super().__getattr__(name)
 
@@ -167,7 +177,7 @@ class MLPVectorField(VectorField):
 
     def inner_weights(self) -> tuple[Tensor, ...]:
         """Weight and bias of each inner layer in turn."""
-        return tuple(parameter for layer in self.inner for parameter in layer.parameters())
+        return tuple(tensor for layer in self.inner for tensor in (layer.weight, layer.bias))  # pyright: ignore[reportReturnType]
 
     @torch.no_grad()
     def start_restoring(self, channels: Sequence[int], rate: float, spread: float = 0.1) -> None:
@@ -232,6 +242,46 @@ class MLPVectorField(VectorField):
         if self.path_weight is None:
             raise ValueError("this field does not see the path: build it with sees_path=True.")
         return nn.functional.linear(x, self.path_weight)
+
+
+_METHODS = frozenset({"features", "columns", "matrix", "contract", "drive"})
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def not_plain(field: VectorField) -> str | None:
+    """Why a field has to be called: its weights alone do not say what it computes. None where they do.
+
+    Kernels, and torch code that does without autograd, read the weights of an `MLPVectorField` and
+    would pass by a subclass, other layers in place of its own, hooks and parametrizations.
+    """
+    if type(field) is not MLPVectorField:
+        return f"a field of type {type(field).__name__} has no kernel"
+    own = field._parameters
+    if not ("weight" in own or "mixing" in own) or "bias" not in own:
+        return "weight or bias of the field is not a parameter of it"
+    if not _METHODS.isdisjoint(field.__dict__):
+        return "a method of the field was replaced"
+    layers = [*field.inner]
+    if len(layers) != field.depth:
+        return f"the field has {len(layers)} inner layers and was made with {field.depth}"
+    for number, layer in enumerate(layers):
+        # Asked of each solve: straight from where a module keeps things, a third of the time.
+        about = layer.__dict__
+        if type(layer) is not nn.Linear or "forward" in about:
+            return f"inner layer {number} is a {type(layer).__name__} of its own kind"
+        if any(about[hooks] for hooks in HOOKS):
+            return f"inner layer {number} has hooks"
+        weight, bias = about["_parameters"].get("weight"), about["_parameters"].get("bias")
+        if weight is None or bias is None:
+            return f"inner layer {number} has no bias, or a weight that is not a parameter"
+        if weight.shape != (field.width, field.width if number else field.hidden):
+            return f"inner layer {number} has the shape {tuple(weight.shape)}"
+    return None
+
+
+def is_plain(field: VectorField) -> TypeGuard[MLPVectorField]:
+    """Whether a field's weights say all that it computes, see `not_plain`."""
+    return not_plain(field) is None
 
 
 def as_field(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from onlinecde.solvers import moved
 from onlinecde.solvers.chain import Chain
-from onlinecde.solvers.fields import MLPVectorField, VectorField
+from onlinecde.solvers.fields import VectorField, is_plain
 from onlinecde.solvers.grouped import GroupedField
 from onlinecde.solvers.stepping import piece_data, piece_drive, take_piece
 from onlinecde.solvers.tableau import Tableau
@@ -24,7 +24,7 @@ def trajectory(chain: Chain, field: VectorField, table: Tableau, z0: Tensor, exa
     """
     # Which streams move is data: a traced program must not depend on it.
     if exact and not torch.compiler.is_compiling():
-        if isinstance(field, MLPVectorField) and chain.observed is not None:
+        if chain.observed is not None and is_plain(field):
             return moved.trajectory(chain, GroupedField(field, chain), table, z0)
         if torch.is_grad_enabled():
             return _Exact.apply(

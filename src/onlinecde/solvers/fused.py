@@ -10,7 +10,7 @@ from torch import Tensor
 
 from onlinecde.kernels import cpu_unavailable
 from onlinecde.solvers.chain import Chain
-from onlinecde.solvers.fields import MLPVectorField, VectorField
+from onlinecde.solvers.fields import MLPVectorField, VectorField, is_plain, not_plain
 from onlinecde.solvers.tableau import Tableau
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ def why_not(
 ) -> str | None:
     """Why the kernels cannot take this solve, or None where they can; an error where they must."""
     reason = None
-    if not isinstance(field, MLPVectorField):
-        reason = f"a field of type {type(field).__name__} has no kernel"
+    if not is_plain(field):
+        reason = not_plain(field)
     elif gradient != "exact":
         reason = f"gradient='{gradient}' is found in plain torch"
     elif z0.device.type != "cpu":

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from onlinecde.kernels import gpu_unavailable
 from onlinecde.solvers.chain import Chain
-from onlinecde.solvers.fields import MLPVectorField, VectorField
+from onlinecde.solvers.fields import MLPVectorField, VectorField, is_plain, not_plain
 from onlinecde.solvers.fused import weights_of
 from onlinecde.solvers.tableau import Tableau
 
@@ -31,8 +31,8 @@ def why_not(
 ) -> str | None:
     """Why the GPU kernels cannot take this solve, or None where they can; an error where they must."""
     reason = None
-    if not isinstance(field, MLPVectorField):
-        reason = f"a field of type {type(field).__name__} has no kernel"
+    if not is_plain(field):
+        reason = not_plain(field)
     elif field.channels == 1:
         reason = "the path has one channel alone, and the kernels need values beside time"
     elif gradient != "exact":
