@@ -224,3 +224,15 @@ def test_with_gradients_on_the_state_can_be_differentiated():
     model.zero_grad()
     model(batch)[:, 2].sum().backward()
     torch.testing.assert_close(online, model.field.weight.grad)
+
+
+@pytest.mark.parametrize("kind", [oc.NeuralCDE, oc.ODERNN], ids=["Neural CDE", "ODE-RNN"])
+def test_a_gap_of_too_many_steps_is_an_error_that_names_it(kind):
+    model = kind(channels=1, hidden=4, width=4, max_step=1e-3)
+    message = r"stream 1: a gap of 3\.6e\+12 in steps of at most 0\.001"
+    with torch.no_grad():
+        state = model.observe(model.init_state(2), 0.0, [[1.0], [1.0]])
+        with pytest.raises(oc.SolverError, match=message):
+            model.observe(state, [0.0, 3.6e12], [[1.0], [1.0]])
+        with pytest.raises(oc.SolverError, match=message):
+            model.predict(state, [0.0, 3.6e12])

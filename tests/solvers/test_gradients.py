@@ -17,7 +17,7 @@ from solver_problems import (
 from torch import nn
 from torch.autograd import gradcheck
 
-from onlinecde import MLPVectorField, SeriesBatch, SolverError, solve
+from onlinecde import MLPVectorField, NeuralCDE, SeriesBatch, SolverError, solve
 from onlinecde.kernels import cpu_unavailable
 from onlinecde.solvers import MatrixField, VectorField
 
@@ -274,6 +274,48 @@ def test_a_function_of_outside_tensors_is_not_left_without_their_gradients():
     assert_all_close(gradients(weighed(solve(path, net, z0).z), *net.parameters()), wanted, **EXACT)
     with torch.no_grad():
         solve(path, lambda z: net(z), z0)
+
+
+class Leaning(VectorField):
+    """A field that leans on a tensor it does not hold."""
+
+    def __init__(self, hidden, channels, outside):
+        super().__init__()
+        self.hidden, self.channels, self.outside = hidden, channels, [outside]
+        self.layer = nn.Linear(hidden, hidden * channels)
+
+    def matrix(self, z, drive=None):
+        found = self.layer(z).tanh().unflatten(1, (self.hidden, self.channels))
+        return found * self.outside[0]
+
+
+class LeaningMLP(MLPVectorField):
+    outside = torch.ones((), dtype=D, requires_grad=True)
+
+    def columns(self, features, channels):
+        return super().columns(features, channels) * self.outside
+
+
+@pytest.mark.parametrize("settings", [{}, {"gradient": "adjoint"}, ADAPTIVE])
+@pytest.mark.parametrize("kind", ["a VectorField", "a subclass"])
+def test_no_field_is_left_without_gradients_of_outside_tensors(kind, settings):
+    path = build("rectilinear", random_batch())
+    outside = torch.ones((), dtype=D, requires_grad=True)
+    field = Leaning(3, path.channels, outside).double()
+    if kind == "a subclass":
+        field = LeaningMLP(3, path.channels, 4).double()
+    with pytest.raises(ValueError, match=r"not its parameters.*backprop"):
+        solve(path, field, start(path), **settings)
+    with torch.no_grad():
+        solve(path, field, start(path), **settings)
+
+
+def test_nor_is_it_in_a_model_that_is_asked_online():
+    model = NeuralCDE(channels=2, hidden=3, width=4).double()
+    model.field = LeaningMLP(3, model.field.channels, 4).double()
+    state = model.init_state()
+    with pytest.raises(ValueError, match=r"not its parameters.*backprop"):
+        model.observe(state, 0.0, [[1.0, 2.0]])
 
 
 def test_a_matrix_of_the_wrong_shape_is_refused():

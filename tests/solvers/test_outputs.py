@@ -4,7 +4,7 @@ import pytest
 import torch
 from solver_problems import SCHEMES, D, build, mlp, random_batch, start
 
-from onlinecde import Encoding, SeriesBatch, SeriesError, solve
+from onlinecde import Encoding, SeriesBatch, SeriesError, SolverError, solve
 from onlinecde.kernels import cpu_unavailable
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -275,3 +275,18 @@ def test_queries_follow_the_clock_of_the_series_under_an_encoding(scheme):
     field, z0 = mlp(path), start(path)
     at_rows = solve(path, field, z0, at=batch.times).z
     torch.testing.assert_close(at_rows, solve(path, field, z0).z, **EXACT)
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_a_max_step_in_other_units_than_the_times_is_an_error_that_says_so(backend):
+    """An hour in nanoseconds in steps of a thousandth: no 32-bit number holds how many they are."""
+    times = [[0.0, 1.0], [0.0, 3.6e12]]
+    batch = SeriesBatch.from_arrays(times, [[[1.0], [2.0]]] * 2, streams=["short", "long"])
+    path = build("rectilinear", batch)
+    field, z0 = mlp(path).float(), start(path).float()
+    message = r"stream 'long': a gap of 3\.6e\+12 in steps of at most 0\.001 .* larger max_step"
+    with pytest.raises(SolverError, match=message):
+        solve(path, field, z0, max_step=1e-3, backend=backend)
+    with pytest.raises(SolverError, match=r"stream 'short': a gap of 3\.6e\+12"):
+        short = build("rectilinear", batch[:1])
+        solve(short, field, z0[:1], max_step=1e-3, at=[0.5, 1.0 + 3.6e12], backend=backend)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.solvers.solver_problems import build, mlp, random_batch, start
+from solver_problems import build, mlp, random_batch, start
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 from torch.nn.utils import spectral_norm as old_spectral_norm

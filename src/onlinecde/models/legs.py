@@ -125,7 +125,7 @@ def piece(
 def _time_steps(model: NeuralCDE, since: Tensor, clock: Tensor) -> Tensor | None:
     if model.integrator.max_step is None:
         return None
-    return steps_for(clock - since, model.integrator.max_step)[None]
+    return steps_for(clock - since, model.integrator.max_step, range(len(clock)))[None]
 
 
 def _chain(model: NeuralCDE, z: Tensor, pieces: int, **parts: Any) -> Chain:

@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from onlinecde.controls import Encoding
 from onlinecde.kernels import cpu_unavailable
 from onlinecde.solvers.chain import steps_for
+from onlinecde.solvers.errors import SolverError
 from onlinecde.solvers.fields import HOOKS, is_plain
 from onlinecde.solvers.fused import kernel_tableau, pack, weights_of
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from onlinecde.solvers import Integrator
 
 
-Held = tuple[dict[str, Any], str, Any]
+Place = tuple[dict[str, Any], str, Any]
 """Where something was found: a module's own dictionary, the name in it, and what stood there"""
 Watch = tuple[dict[str, Any], str, Tensor, int, int | None, memoryview, int]
 """The same of a tensor, its address and version, a view of one of its numbers, and that number's bits"""
@@ -49,7 +50,7 @@ def _watch_optimizers() -> None:
 class _Compiled:
     """A model as the kernels want it, and what it was made from."""
 
-    held: tuple[Held, ...]
+    held: tuple[Place, ...]
     watched: tuple[Watch, ...]
     dictionaries: tuple[dict[str, Any], ...]
     """What must stay as large as it was: attributes of the field, attributes and hooks of its layers"""
@@ -87,7 +88,7 @@ def _settings(how: Integrator, encoding: Encoding) -> tuple[Any, ...]:
     return (how, encoding.gain, encoding.clip, encoding.count_scale, encoding.count_gain)
 
 
-def _things(model: NeuralCDE) -> list[Held]:
+def _things(model: NeuralCDE) -> list[Place]:
     """Modules, parameters and buffers that `_compile` reads, where they are found."""
     modules = [*model.field.modules(), model.encoding]
     homes = [home for m in modules for home in (m._modules, m._parameters, m._buffers)]
@@ -242,7 +243,10 @@ def _observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | No
         between = plan.old.copy()
         between[:, 0] = plan.new[:, 0]
         drive = np.stack([plan.old, between, plan.new]) @ fast.path_weight
-    how = model.integrator
+    try:
+        time_steps = _time_leg_steps(model, clock, since)
+    except SolverError:
+        return None
     before, z = advance(
         fast.field,
         fast.table,
@@ -251,9 +255,9 @@ def _observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | No
         plan.pointer,
         plan.channel,
         plan.dx,
-        time_steps=_time_leg_steps(model, clock, since),
+        time_steps=time_steps,
         drive=drive,
-        steps=how.steps,
+        steps=model.integrator.steps,
         threads=_threads(streams),
     )
     if plan.first.any():
@@ -293,6 +297,10 @@ def ahead(model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
         return None
     if t is None:  # a time leg without length leaves z as it is
         return state.z
+    try:
+        time_steps = _time_leg_steps(model, clock, time)
+    except SolverError:
+        return None
     scaling = fast.scaling
     now = (clock - scaling.time_shift) / scaling.time_scale
     then = (time - scaling.time_shift) / scaling.time_scale
@@ -307,7 +315,7 @@ def ahead(model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
         fast.table,
         state.z.numpy(),
         (now - then).astype(fast.dtype),
-        time_steps=_time_leg_steps(model, clock, time),
+        time_steps=time_steps,
         drive=drive,
         threads=_threads(len(state)),
     )
@@ -318,7 +326,8 @@ def _time_leg_steps(model: NeuralCDE, clock: np.ndarray, since: np.ndarray) -> n
     """Steps (stream,) on each time leg, or None for one each."""
     how = model.integrator
     if how.max_step is not None:
-        return steps_for(torch.from_numpy(clock - since), how.max_step).to(torch.int32).numpy()
+        gaps = torch.from_numpy(clock - since)
+        return steps_for(gaps, how.max_step, range(len(gaps))).to(torch.int32).numpy()
     return np.full(clock.shape, how.steps, np.int32) if how.steps > 1 else None
 
 

@@ -160,6 +160,9 @@ class ODERNN(RecurrentModel):
         """h (stream, hidden) after the time leg from `since` to `clock` (stream,)."""
         how, many = self.integrator, h.shape[0]
         gaps = clock - since
+        time_steps = None
+        if how.max_step is not None:
+            time_steps = steps_for(gaps, how.max_step, streams)[None]
         leg = Chain(
             rectilinear=True,
             channels=1,
@@ -172,7 +175,7 @@ class ODERNN(RecurrentModel):
             counts=False,
             steps=how.steps,
             max_step=how.max_step,
-            time_steps=None if how.max_step is None else steps_for(gaps, how.max_step)[None],
+            time_steps=time_steps,
             drive=None,
         )
 

@@ -1,7 +1,7 @@
 """Path + field -> z: Runge-Kutta along the pieces of a path, fixed or adaptive, with exact gradients."""
 
-from onlinecde.solvers.adaptive import SolverError
 from onlinecde.solvers.counting import counting_evaluations
+from onlinecde.solvers.errors import SolverError
 from onlinecde.solvers.fields import MatrixField, MLPVectorField, VectorField
 from onlinecde.solvers.integrator import Integrator, Solution, integrator
 from onlinecde.solvers.solve import solve, solve_with

@@ -10,16 +10,13 @@ import torch
 from torch import Tensor
 
 from onlinecde.solvers.chain import Chain
+from onlinecde.solvers.errors import SolverError
 from onlinecde.solvers.fields import VectorField
 from onlinecde.solvers.stepping import advance, combine, drive_at, stages
 from onlinecde.solvers.tableau import Tableau
 
 SMALLEST = 1e-12
 """A step shorter than this, as a share of a piece, will not come any nearer to the tolerance."""
-
-
-class SolverError(RuntimeError):
-    """A solve that could not go on; the message names the stream and the time."""
 
 
 @dataclass(frozen=True)

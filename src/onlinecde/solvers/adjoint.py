@@ -17,12 +17,12 @@ from torch import Tensor
 from onlinecde.solvers.adaptive import (
     SMALLEST,
     Slopes,
-    SolverError,
     Steps,
     Tolerance,
     rate_for,
 )
 from onlinecde.solvers.chain import Chain
+from onlinecde.solvers.errors import SolverError
 from onlinecde.solvers.fields import VectorField
 from onlinecde.solvers.stepping import advance, combine, piece_steps
 from onlinecde.solvers.tableau import Tableau

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from onlinecde.controls import Path, PolynomialPath, RectilinearPath
+from onlinecde.solvers.errors import SolverError
 from onlinecde.solvers.fields import VectorField
+
+MOST_STEPS = 1_000_000
+"""Steps on one time leg; more are taken for times in other units than `max_step`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +93,7 @@ def chain(
         observed = path.observed[order, 1:].transpose(0, 1)
         counts = path.counts
         if max_step is not None:
-            time_steps = steps_for(path.times.diff(dim=1), max_step)[order].T
+            time_steps = steps_for(path.times.diff(dim=1), max_step, path.streams)[order].T
         if field.sees_path:
             stay, come = rows[:, :-1, 1:], rows[:, 1:, :1]
             between = torch.cat([come, stay], 2)
@@ -143,6 +148,15 @@ def _without_padding(path: Path) -> Path:
     return replace(path, **cut)  # pyright: ignore[reportArgumentType]
 
 
-def steps_for(gaps: Tensor, max_step: float) -> Tensor:
-    """How many steps a time leg of each gap (any shape) takes; it depends on the gap alone."""
-    return (gaps / max_step - 1e-9).ceil().clamp(min=1).to(torch.int64)
+def steps_for(gaps: Tensor, max_step: float, streams: Sequence[Hashable]) -> Tensor:
+    """How many steps a time leg of each gap (stream, ...) takes; it depends on the gap alone."""
+    steps = (gaps / max_step - 1e-9).ceil().clamp(min=1)
+    if steps.numel() and bool(steps.amax() > MOST_STEPS):
+        worst = int(steps.argmax())
+        stream = worst // (steps.numel() // len(steps))
+        raise SolverError(
+            f"stream {streams[stream]!r}: a gap of {float(gaps.flatten()[worst]):g} in steps of at "
+            f"most {max_step:g} takes {float(steps.flatten()[worst]):.3g} of them, more than "
+            f"{MOST_STEPS:,}: give a larger max_step, in the units of the series' times."
+        )
+    return steps.to(torch.int64)

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 Activation = Literal["relu", "silu", "tanh", "softplus"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -51,27 +52,6 @@ class MatrixField(VectorField):
         super().__init__()
         self.function = function
         self.hidden, self.channels = hidden, channels
-
-    def check_gradients(self, z: Tensor) -> None:
-        """Refuse a function of tensors that gradients recomputed from its parameters would miss."""
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return
-        matrix = self.matrix(z.detach())
-        own = {id(parameter) for parameter in self.parameters()}
-        nodes, seen = [matrix.grad_fn], set()
-        outside = matrix.grad_fn is None and matrix.requires_grad and id(matrix) not in own
-        while nodes and not outside:
-            node = nodes.pop()
-            if node is not None and node not in seen:
-                seen.add(node)
-                leaf = getattr(node, "variable", None)
-                outside = leaf is not None and id(leaf) not in own
-                nodes += [following for following, _ in node.next_functions]
-        if outside:
-            raise ValueError(
-                "the vector field uses tensors that are not its parameters, and their gradients "
-                "would be lost: give an nn.Module that holds them, or use gradient='backprop'."
-            )
 
     def matrix(self, z: Tensor, drive: Tensor | None = None) -> Tensor:
         matrix = self.function(z)
@@ -282,6 +262,35 @@ def not_plain(field: VectorField) -> str | None:
 def is_plain(field: VectorField) -> TypeGuard[MLPVectorField]:
     """Whether a field's weights say all that it computes, see `not_plain`."""
     return not_plain(field) is None
+
+
+def check_gradients(field: VectorField, z: Tensor) -> None:
+    """Refuse a field of tensors that gradients recomputed from its parameters would miss.
+
+    z (stream, hidden). A plain field has none, and one that gradients are not asked of is not looked at.
+    """
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or is_plain(field):
+        return
+    drive = None
+    if field.sees_path:
+        drive = field.drive(z.new_zeros(z.shape[0], field.channels)).detach()
+    dx = z.new_ones(z.shape[0], field.channels)
+    found = field.contract(z.detach(), dx, slice(0, field.channels), drive)
+    own = {id(parameter) for parameter in field.parameters()}
+    nodes: list[Any] = [get_gradient_edge(found).node] if found.requires_grad else []
+    seen = set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and id(leaf) not in own:
+            raise ValueError(
+                "the vector field uses tensors that are not its parameters, and their gradients "
+                "would be lost: give an nn.Module that holds them, or use gradient='backprop'."
+            )
+        nodes += [following for following, _ in node.next_functions]
 
 
 def as_field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor
 
 from onlinecde.solvers import adaptive, adjoint, fixed, fused, fused_gpu
-from onlinecde.solvers.adaptive import SolverError, Tolerance
+from onlinecde.solvers.adaptive import Tolerance
 from onlinecde.solvers.chain import Chain
-from onlinecde.solvers.fields import MLPVectorField, VectorField
+from onlinecde.solvers.errors import SolverError
+from onlinecde.solvers.fields import MLPVectorField, VectorField, check_gradients
 from onlinecde.solvers.fused_gpu import Precision
 from onlinecde.solvers.tableau import Tableau, tableau
 
@@ -93,6 +95,8 @@ class Integrator:
                 name, why = "cpu", "an MLPVectorField on the CPU with fixed steps"
         else:
             name, why = "torch", reason or ""
+            if self.gradient != "backprop":
+                check_gradients(field, z0)
             if self.gradient == "adjoint":
                 with torch.no_grad():
                     knots = fixed.trajectory(chain, field, self.table, z0, exact=False)
@@ -116,6 +120,8 @@ class Integrator:
         tolerance: Tolerance,
         across: bool,
     ) -> Solution:
+        if self.gradient != "backprop":
+            check_gradients(field, z0)
         done = adaptive.walk(chain, field, self.table, z0, tolerance, across, where)
         z = done.knots
         if torch.is_grad_enabled():
@@ -150,8 +156,11 @@ def integrator(
         raise ValueError(f"precision is {precision!r}: choose 'highest' or 'high'.")
     if step_control not in ("stream", "batch"):
         raise ValueError(f"step_control is {step_control!r}: choose 'stream' or 'batch'.")
+    steps, max_steps = _whole(steps, "steps"), _whole(max_steps, "max_steps")
     if steps < 1:
         raise ValueError(f"steps is {steps}: give at least 1 step a piece.")
+    if max_steps < 1:
+        raise ValueError(f"max_steps is {max_steps}: give at least 1.")
     if max_step is not None and not max_step > 0:
         raise ValueError(f"max_step is {max_step}: give a positive time.")
     tolerance = None
@@ -175,6 +184,13 @@ def integrator(
             )
         tolerance = Tolerance(rtol, atol, step_control == "batch", max_steps)
     return Integrator(table, steps, max_step, tolerance, gradient, backend, precision)
+
+
+def _whole(number: int, name: str) -> int:
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise ValueError(f"{name} is {number!r}: give a whole number.") from None
 
 
 def check_finite(z: Tensor, where: Callable[[int, float], str]) -> None:

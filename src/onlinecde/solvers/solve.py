@@ -13,7 +13,7 @@ from onlinecde.controls import Path, RectilinearPath
 from onlinecde.controls.path import rows_at
 from onlinecde.solvers.chain import Chain, chain, steps_for
 from onlinecde.solvers.counting import note_evaluations
-from onlinecde.solvers.fields import MatrixField, VectorField, as_field
+from onlinecde.solvers.fields import VectorField, as_field
 from onlinecde.solvers.integrator import (
     Backend,
     Gradient,
@@ -103,8 +103,6 @@ def solve_with(
             f"z0 is {z0.dtype} and the path {path.rows.dtype}: give both the same dtype."
         )
     field = as_field(field, z0.shape[1], path.channels)
-    if how.gradient != "backprop" and isinstance(field, MatrixField):
-        field.check_gradients(z0)
     laid = chain(path, field, how.steps, how.max_step)
 
     def where(place: int, s: float) -> str:
@@ -195,8 +193,8 @@ def _query_chain(
         leg = (path.scale_time(clock) - began).flatten()
         time_steps = drive = None
         if laid.max_step is not None:
-            gaps = (clock - path.times.gather(1, row)).flatten()
-            time_steps = steps_for(gaps, laid.max_step)[None]
+            gaps = clock - path.times.gather(1, row)
+            time_steps = steps_for(gaps, laid.max_step, path.streams).view(1, -1)
         if field.sees_path:
             here = path.rows[stream, row].flatten(0, 1)
             there = torch.cat([path.scale_time(clock).flatten()[:, None].to(here), here[:, 1:]], 1)
