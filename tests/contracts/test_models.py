@@ -1,11 +1,12 @@
 """Every model keeps the eight contracts, in float32 and float64."""
 
+import numpy as np
 import pytest
 import torch
 
 import onlinecde as oc
 from onlinecde.audit.contract_checks import batch_independence
-from onlinecde.models import MODELS
+from onlinecde.models import MODELS, StateError
 
 SMALL = {"channels": 3, "hidden": 5, "outputs": 2}
 CDE = {**SMALL, "width": 6}
@@ -115,3 +116,47 @@ def test_a_large_linear_model_is_independent_of_the_batch_to_1e_6():
         with torch.no_grad():
             found = batch_independence(model, batch, seed)
         assert found.passed, found.measured
+
+
+GRADIENTS = pytest.mark.parametrize("gradients", [False, True], ids=["fast", "with gradients"])
+NOT_NUMBERS = [
+    np.datetime64("2024-01-01T00:00"),
+    np.timedelta64(3, "h"),
+    "3",
+    ["3"],
+    np.array([np.datetime64("2024-01-01")]),
+    torch.tensor(1j),
+    object(),
+]
+
+
+@GRADIENTS
+@pytest.mark.parametrize("name", MODELS)
+def test_null_is_a_missing_value(name, gradients):
+    torch.manual_seed(0)
+    model = MODELS[name](channels=2, hidden=4, static=1)
+    nan = float("nan")
+    with torch.set_grad_enabled(gradients):
+        blank = model.init_state(1, [[1]])
+        wanted = model.predict(model.observe(blank, 1.0, [[nan, 2.0]]))
+        masked = np.ma.masked_array([[9.0, 2.0]], [[True, False]])
+        for x in ([[None, 2.0]], [[None, 2]], np.array([[None, 2.0]]), masked):
+            assert torch.equal(model.predict(model.observe(blank, 1, x)), wanted)
+
+
+@GRADIENTS
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("given", NOT_NUMBERS, ids=repr)
+def test_what_is_no_number_is_refused_and_never_read_as_one(name, gradients, given):
+    """The number behind a date depends on its unit, which nobody was asked for."""
+    model = MODELS[name](channels=1, hidden=4, static=1)
+    with torch.set_grad_enabled(gradients):
+        with pytest.raises(StateError, match="static"):
+            model.init_state(1, [[given]])
+        state = model.observe(model.init_state(1, [[1.0]]), 1.0, [[1.0]])
+        with pytest.raises(StateError, match=r"^t "):
+            model.observe(state, given, [[1.0]])
+        with pytest.raises(StateError, match=r"^x "):
+            model.observe(state, 2.0, [[given]])
+        with pytest.raises(StateError, match=r"^t "):
+            model.predict(state, given)

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 import torch
 
-from onlinecde import SeriesBatch
+from onlinecde import SeriesBatch, SeriesError
 
 NAN = float("nan")
 
@@ -81,6 +81,22 @@ def test_a_missing_value_may_be_nan_or_none():
     batch = SeriesBatch.from_arrays([[0, 1, 2]], [[[1.0], [None], [NAN]]])
     assert batch.observed.flatten().tolist() == [True, False, False]
     assert batch.dtype == torch.get_default_dtype()
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64])
+def test_what_is_masked_was_not_observed(kind):
+    table = np.ma.masked_array(np.array([[1], [99]], kind), [[False], [True]])
+    batch = SeriesBatch.from_arrays([[0, 1]], [table])
+    assert batch.observed.flatten().tolist() == [True, False]
+    assert batch.dtype == (torch.float64 if kind is np.float64 else torch.float32)
+    together = SeriesBatch.from_padded([[0, 1]], table[None])
+    assert together.observed.flatten().tolist() == [True, False]
+
+
+def test_a_masked_time_is_refused():
+    clock = np.ma.masked_array([0.0, 1.0], [False, True])
+    with pytest.raises(SeriesError, match="row 1: the time is nan"):
+        SeriesBatch.from_arrays([clock], [[[1.0], [2.0]]])
 
 
 def test_arrays_keep_their_dtype_and_lists_take_the_default():

@@ -205,6 +205,17 @@ def test_unnamed_streams_are_numbered_anew_when_concatenated():
     assert both.streams == (0, 1, 2, 3)
 
 
+def test_so_are_some_of_them_taken_by_an_index():
+    one = SeriesBatch.from_arrays([[0.0]] * 4, [[[1.0]]] * 4)
+    fresh = SeriesBatch.from_padded(torch.zeros(3, 1), torch.zeros(3, 1, 1))
+    both = SeriesBatch.concatenate([one[2:], fresh])
+    assert both.streams == (0, 1, 2, 3, 4)
+    assert SeriesBatch.concatenate([both[[4, 1]], fresh[1]]).streams == (0, 1, 2)
+    named = SeriesBatch.from_arrays([[0.0]], [[[1.0]]], streams=[2])
+    with pytest.raises(SeriesError, match="stream 2 occurs twice"):
+        SeriesBatch.concatenate([one[2:], named])
+
+
 def test_a_dtype_alone_may_be_given_to_to():
     batch = SeriesBatch.from_arrays([[0.0]], [[[1.0]]]).to(torch.float64)
     assert batch.dtype == torch.float64

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Measurability
 from onlinecde.models.heads import Head
-from onlinecde.series import SeriesBatch
+from onlinecde.series import SeriesBatch, SeriesError
+from onlinecde.series.checks import as_cells
 
 
 class StateError(ValueError):
@@ -139,7 +141,7 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
             return None
         if static is None:
             raise StateError(f"the model takes {self.static} static features: give static.")
-        features = torch.as_tensor(static, dtype=self.dtype, device=self.device)
+        features = as_numbers(static, "static", self.dtype, self.device)
         if features.shape != (streams, self.static):
             raise StateError(
                 f"static has shape {tuple(features.shape)}: give (stream, feature) = "
@@ -150,9 +152,34 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
         return features
 
 
+def real_cells(given: Any, what: str) -> np.ndarray:
+    """Numbers as an array, NaN for None; StateError where they are times of day, texts and the like."""
+    cells = given
+    if type(given) is not np.ndarray or given.dtype.kind == "O":
+        try:
+            cells = as_cells(given, what)
+        except SeriesError as error:
+            raise StateError(str(error)) from error
+    if cells.dtype.kind not in "fiub":
+        raise StateError(
+            f"{what} has dtype {cells.dtype}: give real numbers, in the units the model was made for."
+        )
+    return cells
+
+
+def as_numbers(given: Any, what: str, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers as a tensor, read as `real_cells` does."""
+    if not isinstance(given, Tensor):
+        # By way of float64: torch reads neither all of numpy's dtypes nor its read-only arrays.
+        given = torch.from_numpy(np.array(real_cells(given, what), np.float64))
+    if given.is_complex():
+        raise StateError(f"{what} has dtype {given.dtype}: give real numbers.")
+    return given.to(device=device, dtype=dtype)
+
+
 def per_stream(t: Any, streams: int, device: torch.device) -> Tensor:
     """A time as (stream,) float64, from a number or one for each stream."""
-    clock = torch.as_tensor(t, dtype=torch.float64, device=device)
+    clock = as_numbers(t, "t", torch.float64, device)
     if clock.ndim > 1 or (clock.ndim == 1 and clock.shape[0] not in (1, streams)):
         raise StateError(
             f"t has shape {tuple(clock.shape)}: give a number or one time for each of the "

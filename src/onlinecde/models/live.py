@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from onlinecde.controls import Encoding
 from onlinecde.kernels import cpu_unavailable
+from onlinecde.models.contract import real_cells
 from onlinecde.solvers.chain import steps_for
 from onlinecde.solvers.errors import SolverError
 from onlinecde.solvers.fields import HOOKS, is_plain
@@ -213,8 +214,8 @@ def _observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | No
     streams = len(state)
     clock = np.empty(streams)
     try:
-        clock[:] = t
-        rows = np.ascontiguousarray(x, fast.dtype)
+        clock[:] = t if isinstance(t, float | int) else _cells(t, "t")
+        rows = np.ascontiguousarray(_cells(x, "x"), fast.dtype)
     except (TypeError, ValueError, RuntimeError):
         return None
     if rows.shape != (streams, model.channels):
@@ -290,7 +291,7 @@ def ahead(model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
     time = state.time.numpy()
     clock = np.empty(len(state))
     try:
-        clock[:] = time if t is None else t
+        clock[:] = time if t is None else t if isinstance(t, float | int) else _cells(t, "t")
     except (TypeError, ValueError, RuntimeError):
         return None
     if not (clock >= time).all() or np.isinf(clock).any():
@@ -320,6 +321,11 @@ def ahead(model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
         threads=_threads(len(state)),
     )
     return torch.from_numpy(z) if np.isfinite(z).all() else None
+
+
+def _cells(given: Any, what: str) -> np.ndarray:
+    """`real_cells` without a copy of tensors; an error of any kind where it is not for the kernels."""
+    return real_cells(given.detach().numpy() if isinstance(given, Tensor) else given, what)
 
 
 def _time_leg_steps(model: NeuralCDE, clock: np.ndarray, since: np.ndarray) -> np.ndarray | None:

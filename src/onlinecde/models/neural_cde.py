@@ -18,6 +18,7 @@ from onlinecde.models.contract import (
     OnlineModel,
     StateError,
     StreamState,
+    as_numbers,
     check_conflict,
     check_observation,
     check_question,
@@ -376,7 +377,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         if fast is not None:
             return fast
         clock = per_stream(t, len(state), self.device)
-        values = torch.as_tensor(x, dtype=self.dtype, device=self.device)
+        values = as_numbers(x, "x", self.dtype, self.device)
         check_observation(state.time, clock, values, self.channels)
         if self.control != "rectilinear":
             self._check_complete(state, clock, values)

@@ -16,6 +16,7 @@ from onlinecde.models.channel_dropout import drop_channels
 from onlinecde.models.contract import (
     OnlineModel,
     StreamState,
+    as_numbers,
     check_conflict,
     check_observation,
     check_question,
@@ -190,7 +191,7 @@ class RecurrentModel(OnlineModel[RecurrentState]):
 
     def observe(self, state: RecurrentState, t: Any, x: Any) -> RecurrentState:
         clock = per_stream(t, len(state), self.device)
-        values = torch.as_tensor(x, dtype=self.dtype, device=self.device)
+        values = as_numbers(x, "x", self.dtype, self.device)
         check_observation(state.time, clock, values, self.channels)
         scaled = self.encoding.scale_values(values)
         again = (clock == state.time)[:, None]

@@ -37,6 +37,8 @@ class SeriesBatch:
     channels: tuple[str, ...]
     features: tuple[str, ...]
     streams: tuple[Hashable, ...]
+    numbered: bool = False
+    """Whether the streams were never named: they are called 0, 1, ... in the order they came in."""
 
     @classmethod
     def from_padded(
@@ -68,9 +70,10 @@ class SeriesBatch:
         features = checks.names_or_default(
             features, 0 if static is None else static.shape[1], "f", "static feature"
         )
-        streams = checks.streams_or_default(streams, times.shape[0])
-        checks.check_content(times, values, rows, static, streams, channels, features)
-        return cls(*_pad(times, values, rows), rows, static, channels, features, streams)
+        names = checks.streams_or_default(streams, times.shape[0])
+        checks.check_content(times, values, rows, static, names, channels, features)
+        told = channels, features, names, streams is None
+        return cls(*_pad(times, values, rows), rows, static, *told)
 
     @classmethod
     def from_arrays(
@@ -91,10 +94,10 @@ class SeriesBatch:
             )
         if len(times) == 0:
             raise SeriesError("there is no stream: give at least one.")
-        streams = checks.streams_or_default(streams, len(times))
+        names = checks.streams_or_default(streams, len(times))
         clocks, tables_ = [], []
         for stream, (clock, table) in enumerate(zip(times, values, strict=True)):
-            where = f"stream {streams[stream]!r}"
+            where = f"stream {names[stream]!r}"
             clock = checks.as_real(clock, f"{where}: times", torch.float64).to(torch.float64)
             table = checks.as_real(table, f"{where}: values")
             if clock.ndim != 1 or table.ndim != 2 or clock.shape[0] != table.shape[0]:
@@ -104,13 +107,13 @@ class SeriesBatch:
                 )
             if tables_ and table.shape[1] != tables_[0].shape[1]:
                 raise SeriesError(
-                    f"{where} has {table.shape[1]} channels, stream {streams[0]!r} has "
+                    f"{where} has {table.shape[1]} channels, stream {names[0]!r} has "
                     f"{tables_[0].shape[1]}: give every stream the same channels, NaN where one "
                     "is not observed."
                 )
             if tables_ and table.dtype != tables_[0].dtype:
                 raise SeriesError(
-                    f"{where} has values of dtype {table.dtype}, stream {streams[0]!r} of "
+                    f"{where} has values of dtype {table.dtype}, stream {names[0]!r} of "
                     f"{tables_[0].dtype}: give all streams the same dtype."
                 )
             clocks.append(clock)
@@ -118,7 +121,7 @@ class SeriesBatch:
         rows = torch.tensor([len(clock) for clock in clocks])
         if (rows == 0).any():
             stream = int((rows == 0).nonzero()[0])
-            raise SeriesError(f"stream {streams[stream]!r} has no row: leave empty streams out.")
+            raise SeriesError(f"stream {names[stream]!r} has no row: leave empty streams out.")
         return cls.from_padded(
             torch.nn.utils.rnn.pad_sequence(clocks, batch_first=True),
             torch.nn.utils.rnn.pad_sequence(tables_, batch_first=True),
@@ -297,6 +300,7 @@ class SeriesBatch:
         rows = torch.cat([batch.rows for batch in batches])
         times = torch.cat([_grow(batch.times, most) for batch in batches])
         values = torch.cat([_grow(batch.values, most) for batch in batches])
+        unnamed = all(b.numbered or b.streams == tuple(range(len(b))) for b in batches)
         return SeriesBatch(
             *_pad(times, values, rows),
             rows,
@@ -304,11 +308,9 @@ class SeriesBatch:
             first.channels,
             first.features,
             checks.streams_or_default(
-                None
-                if all(batch.streams == tuple(range(len(batch))) for batch in batches)
-                else [s for batch in batches for s in batch.streams],
-                len(rows),
+                None if unnamed else [s for batch in batches for s in batch.streams], len(rows)
             ),
+            numbered=unnamed,
         )
 
 

@@ -48,7 +48,7 @@ def streams_or_default(streams: Sequence[Hashable] | None, count: int) -> tuple[
 
 
 def as_real(array: Any, what: str, whole: torch.dtype | None = None) -> Tensor:
-    """Return `array` as a float32 or float64 tensor, None in a list as NaN.
+    """Return `array` as a float32 or float64 tensor, None in a list and masked entries as NaN.
 
     Whole numbers, and lists, which have no dtype of their own, become `whole` (default: torch's).
     """
@@ -56,13 +56,14 @@ def as_real(array: Any, what: str, whole: torch.dtype | None = None) -> Tensor:
     if isinstance(array, Tensor):
         tensor = array
     else:
-        cells = _as_cells(array, what)
+        cells = as_cells(array, what)
         if cells.dtype.kind not in "fiu" or cells.dtype.itemsize > 8:
             raise SeriesError(f"{what} has dtype {cells.dtype}: give real numbers.")
         # torch takes neither numpy's reversed nor its read-only arrays, nor foreign byte orders.
         cells = cells.astype(cells.dtype.newbyteorder("="), copy=False)
         tensor = torch.from_numpy(np.require(cells, requirements=["C", "W"]))
-        if not hasattr(array, "dtype"):
+        own = getattr(array, "dtype", None)
+        if own is None or getattr(own, "kind", None) in ("i", "u"):
             tensor = tensor.to(whole)
     if tensor.is_complex() or tensor.dtype == torch.bool:
         raise SeriesError(f"{what} has dtype {tensor.dtype}: give real numbers.")
@@ -73,8 +74,12 @@ def as_real(array: Any, what: str, whole: torch.dtype | None = None) -> Tensor:
     return tensor
 
 
-def _as_cells(array: Any, what: str) -> np.ndarray:
+def as_cells(array: Any, what: str) -> np.ndarray:
+    """Return anything like an array as one of numpy's, NaN for None and for what is masked."""
     try:
+        if isinstance(array, np.ma.MaskedArray) and array.dtype.kind in "fiu":
+            kind = array.dtype if array.dtype.kind == "f" else np.float64
+            array = array.astype(kind).filled(np.nan)
         cells = np.asarray(array)
         if cells.dtype == object and all(c is None or isinstance(c, Real) for c in cells.flat):
             cells = cells.astype(np.float64)
