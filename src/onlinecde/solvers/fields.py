@@ -221,7 +221,7 @@ class MLPVectorField(VectorField):
     def drive(self, x: Tensor) -> Tensor:
         if self.path_weight is None:
             raise ValueError("this field does not see the path: build it with sees_path=True.")
-        return nn.functional.linear(x, self.path_weight)
+        return nn.functional.linear(x, self.path_weight).to(x.dtype)
 
 
 _METHODS = frozenset({"features", "columns", "matrix", "contract", "drive"})

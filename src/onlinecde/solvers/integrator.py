@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -64,7 +64,9 @@ class Integrator:
     ) -> Solution:
         """z (knot, stream, hidden) and costs; z0 and all else in the chain's order of streams.
 
-        A compiled program calls it as it is: unrolling hundreds of stages would gain nothing.
+        A compiled program calls it as it is: unrolling hundreds of stages would gain nothing. Under
+        autocast it is done in the field's dtype all the same: what is added up over many steps
+        should not be rounded at each.
         `where(place, s)` names the stream at a place and the time at parameter s, for errors.
         """
         if torch.compiler.is_dynamo_compiling():
@@ -72,6 +74,10 @@ class Integrator:
             from onlinecde.solvers.opaque import run
 
             return run(self, chain, field, z0, where, across)  # pyright: ignore[reportCallIssue]
+        if torch.is_autocast_enabled(z0.device.type):
+            with torch.autocast(z0.device.type, enabled=False):
+                laid, start = _in_dtype_of(field, chain, z0)
+                return self.run(laid, field, start, where, across)
         if self.tolerance is None:
             return self._fixed(chain, field, z0, where)
         return self._adaptive(chain, field, z0, where, self.tolerance, across)
@@ -184,6 +190,13 @@ def integrator(
             )
         tolerance = Tolerance(rtol, atol, step_control == "batch", max_steps)
     return Integrator(table, steps, max_step, tolerance, gradient, backend, precision)
+
+
+def _in_dtype_of(field: VectorField, chain: Chain, z0: Tensor) -> tuple[Chain, Tensor]:
+    """A chain and z0 in the dtype of the field's parameters."""
+    dtype = next((weight.dtype for weight in field.parameters()), z0.dtype)
+    time, drive = (None if x is None else x.to(dtype) for x in (chain.time, chain.drive))
+    return replace(chain, time=time, slopes=chain.slopes.to(dtype), drive=drive), z0.to(dtype)
 
 
 def _whole(number: int, name: str) -> int:

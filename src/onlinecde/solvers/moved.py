@@ -76,54 +76,57 @@ class _Moved(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        chain, field, table = ctx.chain, ctx.field, ctx.table
-        knots, *weights = ctx.saved_tensors
-        weights = tuple(weights)
-        need_time, need_slopes, need_drive = ctx.needs_input_grad[4:7]
-        collector = Collector(weights)
-        g_time = torch.zeros_like(chain.time) if need_time else None
-        g_slopes = torch.zeros_like(chain.slopes) if need_slopes else None
-        g_drive = torch.zeros_like(chain.drive) if need_drive else None
-        g = grads[0][-1].clone()
-        for piece in range(chain.pieces - 1, -1, -1):
-            n = chain.active[piece]
-            g_data = g_time if piece % 2 == 0 else g_slopes
-            shares = field.shares(piece, chain.slope(piece_data(chain, piece), 0.0))
-            kept: list[Step] = []
-            _take_piece(chain, field, weights, table, piece, knots[piece, :n], kept)
-            g_shares = torch.zeros_like(shares) if g_data is not None else None
-            g_seen = g_drive[piece : piece + 2, :n] if g_drive is not None else None
-            g_z = g[:n]
-            for u, h, stages in reversed(kept):
-                g_ys: list[Tensor | None] = [None] * table.stages
-                for s in range(table.stages - 1, -1, -1):
-                    g_k = _gradient_of_stage(table, s, h, g_z, g_ys)
-                    if g_k is None:
-                        continue
-                    g_y, g_first, found = field.pull_back(
-                        weights, piece, stages[s], shares, g_k, collector, g_data is not None
-                    )
-                    g_ys[s] = g_y
-                    if g_shares is not None:
-                        g_shares += found
-                    if g_seen is not None:
-                        at = u + table.c[s] * h
-                        g_seen[0] += (1 - at) * g_first
-                        g_seen[1] += at * g_first
-                g_z = g_z + sum(part for part in g_ys if part is not None)
-            collector.flush()
-            if g_data is not None and g_shares is not None:
-                if piece % 2 == 0:
-                    g_data[piece // 2, :n] += g_shares[:, 0]
-                else:
-                    leg = field.legs[piece // 2]
-                    g_data[piece // 2, :n] += unshare(g_shares, n, field.values, leg)
-            g = (
-                torch.cat([g_z, g[n:]]) + grads[0][piece]
-                if n < g.shape[0]
-                else g_z + grads[0][piece]
-            )
-        return (None, None, None, g, g_time, g_slopes, g_drive, *collector.sums)
+        # Products of autocast would not fit what was kept.
+        with torch.autocast(grads[0].device.type, enabled=False):
+            return _backward(ctx, grads[0])
+
+
+def _backward(ctx: Any, gz: Tensor) -> tuple[Tensor | None, ...]:
+    """Gradients of what `_Moved` was given, from those of z at the knots."""
+    chain, field, table = ctx.chain, ctx.field, ctx.table
+    knots, *weights = ctx.saved_tensors
+    weights = tuple(weights)
+    need_time, need_slopes, need_drive = ctx.needs_input_grad[4:7]
+    collector = Collector(weights)
+    g_time = torch.zeros_like(chain.time) if need_time else None
+    g_slopes = torch.zeros_like(chain.slopes) if need_slopes else None
+    g_drive = torch.zeros_like(chain.drive) if need_drive else None
+    g = gz[-1].clone()
+    for piece in range(chain.pieces - 1, -1, -1):
+        n = chain.active[piece]
+        g_data = g_time if piece % 2 == 0 else g_slopes
+        shares = field.shares(piece, chain.slope(piece_data(chain, piece), 0.0))
+        kept: list[Step] = []
+        _take_piece(chain, field, weights, table, piece, knots[piece, :n], kept)
+        g_shares = torch.zeros_like(shares) if g_data is not None else None
+        g_seen = g_drive[piece : piece + 2, :n] if g_drive is not None else None
+        g_z = g[:n]
+        for u, h, stages in reversed(kept):
+            g_ys: list[Tensor | None] = [None] * table.stages
+            for s in range(table.stages - 1, -1, -1):
+                g_k = _gradient_of_stage(table, s, h, g_z, g_ys)
+                if g_k is None:
+                    continue
+                g_y, g_first, found = field.pull_back(
+                    weights, piece, stages[s], shares, g_k, collector, g_data is not None
+                )
+                g_ys[s] = g_y
+                if g_shares is not None:
+                    g_shares += found
+                if g_seen is not None:
+                    at = u + table.c[s] * h
+                    g_seen[0] += (1 - at) * g_first
+                    g_seen[1] += at * g_first
+            g_z = g_z + sum(part for part in g_ys if part is not None)
+        collector.flush()
+        if g_data is not None and g_shares is not None:
+            if piece % 2 == 0:
+                g_data[piece // 2, :n] += g_shares[:, 0]
+            else:
+                leg = field.legs[piece // 2]
+                g_data[piece // 2, :n] += unshare(g_shares, n, field.values, leg)
+        g = torch.cat([g_z, g[n:]]) + gz[piece] if n < g.shape[0] else g_z + gz[piece]
+    return (None, None, None, g, g_time, g_slopes, g_drive, *collector.sums)
 
 
 def _gradient_of_stage(
