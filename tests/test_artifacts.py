@@ -7,6 +7,7 @@ import struct
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
@@ -69,6 +70,27 @@ def test_every_tensor_comes_back_bit_for_bit(tmp_path, name, dtype):
         assert value.numpy().tobytes() == after[key].numpy().tobytes()
     assert again.encoding.time_shift.dtype == torch.float64
     assert all(parameter.requires_grad for parameter in again.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_default_dtype_of_who_loads_is_of_no_account(tmp_path, dtype):
+    folder = oc.save(made(dtype=dtype), tmp_path / "model")
+    torch.set_default_dtype(torch.float64)
+    try:
+        again = oc.load(folder)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert again.dtype == dtype
+    assert again.encoding.time_shift.dtype == torch.float64
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    model = oc.NeuralCDE(channels=np.int64(2), hidden=np.int32(3), gain=np.float32(0.5))
+    extra = {"seed": np.int64(7), "better": np.bool_(True)}
+    folder = oc.save(model, tmp_path / "model", extra=extra)
+    assert read_manifest(folder).extra == {"seed": 7, "better": True}
+    assert oc.load(folder).config["channels"] == 2
 
 
 def test_the_manifest_says_what_the_model_is(tmp_path):

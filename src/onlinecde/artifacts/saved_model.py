@@ -7,7 +7,8 @@ import inspect
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -201,7 +202,7 @@ def _build(
         if isinstance(value, int) and not -_LARGEST_NUMBER <= value <= most:
             raise ArtifactError(f"{home}: `{name}` is {value}, which no model of this size has.")
     # On the meta device a model has shapes and no memory, however large it claims to be.
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _default_float32():
         try:
             with torch.device("meta"):
                 plan = cls(**config)
@@ -215,6 +216,17 @@ def _build(
             ) from error
     model.load_state_dict(tensors, assign=True)
     return model.eval()
+
+
+@contextmanager
+def _default_float32() -> Iterator[None]:
+    """With a default of float64, the tensors that are always float64 could not be told from the others."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _check_tensors(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], home: Path) -> None:
@@ -249,12 +261,18 @@ def _as_json(told: Any, what: str) -> dict[str, Any]:
     if not isinstance(told, Mapping):
         raise ArtifactError(f"{what} is a {type(told).__name__}: give names and plain values.")
     try:
-        copy = json.loads(json.dumps(dict(told), allow_nan=False))
+        copy = json.loads(json.dumps(dict(told), allow_nan=False, default=_plain_number))
     except (TypeError, ValueError, RecursionError) as error:
         raise ArtifactError(
             f"{what} cannot be written as JSON ({error}): give numbers, texts, lists and the like."
         ) from error
     return copy
+
+
+def _plain_number(value: Any) -> int | float | bool:
+    if isinstance(value, np.integer | np.floating | np.bool_):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def _names(names: Sequence[str] | None, channels: int, what: str) -> tuple[str, ...] | None:
