@@ -101,6 +101,24 @@ def test_scaling_with_statistics_of_the_batch_is_told_as_such():
     assert "the other streams in the batch" in found.reason
 
 
+def alone(batch):
+    return batch.values.nan_to_num().cumsum(1) + (len(batch) == 1)
+
+
+def shared_out(batch):
+    return batch.values.nan_to_num().cumsum(1) / len(batch)
+
+
+@pytest.mark.parametrize("counting", [shared_out, alone])
+def test_a_model_that_counts_the_streams_is_told_as_such(counting):
+    found = measurability(counting, WHOLE)
+    assert found.measurability is OFFLINE
+    assert found.leak.edit == "left out"
+    assert found.leak.through_batch
+    assert "leaving stream" in str(found.leak)
+    assert "out of the batch" in str(found.leak)
+
+
 def test_a_model_that_reads_the_length_of_the_array_is_caught():
     def position(batch):
         share = torch.arange(batch.times.shape[1]) / batch.times.shape[1]

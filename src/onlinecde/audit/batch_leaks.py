@@ -19,20 +19,21 @@ def batch_leak(
 ) -> Leak | None:
     """The leak that editing every other stream shows, narrowed to one event; None where all is well.
 
-    The edits change every value of half the streams, then cut these streams down to their first
-    row; the other half must stay as it was, to rounding.
+    The edits change every value of half the streams, cut these streams down to their first row, and
+    leave them out; the other half must stay as it was, to rounding. So must a stream alone.
     """
     if len(batch) < 2:
         return None
     before = ask.at_rows(batch)
     allowed = rounding_of(before) if tolerance is None else tolerance
-    for edited in (torch.arange(len(batch)) % 2 == 0, torch.arange(len(batch)) % 2 == 1):
+    number = torch.arange(len(batch))
+    for edited in (number % 2 == 0, number % 2 == 1):
         changed = _ValuesChanged.of(batch, edited, generator)
-        for edit in (changed, _CutShort.of(batch, edited)):
+        for edit in (changed, _CutShort.of(batch, edited), _LeftOut.of(edited)):
             leak = _shown(ask, batch, before, edited, edit, allowed)
             if leak is not None:
                 return leak
-    return None
+    return _shown(ask, batch, before, number > 0, _LeftOut.of(number > 0), allowed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,14 +50,14 @@ def _shown(
     batch: SeriesBatch,
     before: Tensor,
     edited: Tensor,
-    edit: _ValuesChanged | _CutShort,
+    edit: _ValuesChanged | _CutShort | _LeftOut,
     allowed: float,
 ) -> Leak | None:
     shown = (batch.real.cpu() & ~edited[:, None])[:, : before.shape[1], None]
     scale = scale_of(torch.where(batch.real.cpu()[:, : before.shape[1], None], before, 0.0))
 
     def attempt(part: np.ndarray) -> _Seen | None:
-        after = ask.at_rows(edit.make(batch, part))
+        after = edit.answers(ask, batch, part)
         most = min(before.shape[1], after.shape[1])
         moved = torch.where(shown[:, :most], change(before[:, :most], after[:, :most]), 0.0)
         if float(moved.max()) <= allowed * scale:
@@ -103,11 +104,12 @@ class _ValuesChanged:
     def __len__(self) -> int:
         return len(self.new)
 
-    def make(self, batch: SeriesBatch, part: np.ndarray) -> SeriesBatch:
+    def answers(self, ask: Asked, batch: SeriesBatch, part: np.ndarray) -> Tensor:
+        """Outputs at the rows with part of the edit made."""
         values = batch.values.detach().clone()
         where = tuple(self.cells[part].T.to(batch.device))
         values[where] = self.new[part].to(values)
-        return replace(batch, values=values)
+        return ask.at_rows(replace(batch, values=values))
 
     def event(self, batch: SeriesBatch, part: int) -> dict:
         stream, row, channel = (int(i) for i in self.cells[part])
@@ -135,10 +137,11 @@ class _CutShort:
     def __len__(self) -> int:
         return len(self.streams)
 
-    def make(self, batch: SeriesBatch, part: np.ndarray) -> SeriesBatch:
+    def answers(self, ask: Asked, batch: SeriesBatch, part: np.ndarray) -> Tensor:
+        """Outputs at the rows with part of the edit made."""
         rows = batch.rows.clone()
         rows[self.streams[part].to(batch.device)] = 1
-        return batch.first_rows(rows)
+        return ask.at_rows(batch.first_rows(rows))
 
     def event(self, batch: SeriesBatch, part: int) -> dict:
         stream = int(self.streams[part])
@@ -146,6 +149,41 @@ class _CutShort:
             "edit": "deleted",
             "event_stream": batch.streams[stream],
             "event_time": float(batch.times[stream, 1]),
+            "channel": None,
+            "old": None,
+            "new": None,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class _LeftOut:
+    """Some streams left out of the batch."""
+
+    streams: Tensor
+    """(part,)"""
+
+    @classmethod
+    def of(cls, edited: Tensor) -> _LeftOut:
+        return cls(edited.nonzero()[:, 0])
+
+    def __len__(self) -> int:
+        return len(self.streams)
+
+    def answers(self, ask: Asked, batch: SeriesBatch, part: np.ndarray) -> Tensor:
+        """Outputs at the rows with part of the edit made; of streams left out, 0."""
+        kept = torch.ones(len(batch), dtype=torch.bool)
+        kept[self.streams[part]] = False
+        found = ask.at_rows(batch[kept])
+        whole = found.new_zeros(len(batch), *found.shape[1:])
+        whole[kept] = found
+        return whole
+
+    def event(self, batch: SeriesBatch, part: int) -> dict:
+        stream = int(self.streams[part])
+        return {
+            "edit": "left out",
+            "event_stream": batch.streams[stream],
+            "event_time": float(batch.times[stream, 0]),
             "channel": None,
             "old": None,
             "new": None,

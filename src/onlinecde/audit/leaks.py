@@ -25,7 +25,8 @@ class Leak:
     """One edit, and the output it changed although it lies before the edited event."""
 
     edit: str
-    """What was done to the event: changed, removed, observed (a value); moved, deleted, added (a row)."""
+    """What was done to the event: changed, removed, observed (a value); moved, deleted, added (a row);
+    left out (a stream, of the batch)."""
     event_stream: Hashable
     event_time: float
     channel: str | None
@@ -66,6 +67,8 @@ class Leak:
                 "removed": f"removing {_number(self.old)}",
                 "observed": f"observing {_number(self.new)}{instead} where nothing was",
             }[self.edit]
+        elif self.edit == "left out":
+            told = f"leaving stream {self.event_stream!r} out of the batch"
         elif self.edit == "moved":
             told = f"{event}: moving the row to time {_number(self.new)}"
         else:
