@@ -112,6 +112,7 @@ def test_probabilities():
     [
         ({"kind": "ordinal", "outputs": 2}, "kind is 'ordinal': choose one of regression, binary"),
         ({"outputs": 0}, "outputs is 0: give at least 1"),
+        ({"outputs": 1, "width": 0}, "width is 0: give at least 1, or None"),
         ({"kind": "multiclass", "outputs": 1}, "one output for each class, at least 2"),
     ],
 )

@@ -180,3 +180,28 @@ def test_what_steps_cannot_be_of_is_said():
     ):
         with pytest.raises(ValueError, match=said):
             oc.NeuralCDE(2, 4, 4, readout_steps=8, **settings)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (([0, 1, 0, 1], [0.0] * 4, [1.0] * 4, [1.0] * 4), "4 steps are to be laid"),
+        (([0, 1], [0.0], [1.0, 1.0], [1.0, 1.0]), "2 places, 1 lows, 2 highs and 2 heights"),
+        (([2], [0.0], [1.0], [1.0]), "step 0 is of number 2: there are 2, from 0 on"),
+        (([-1], [0.0], [1.0], [1.0]), "step 0 is of number -1"),
+        (([0, 1], [0.0, 3.0], [1.0, 3.0], [1.0, 1.0]), r"step 1 goes from 3\.0 to 3\.0"),
+        (([0], [0.0], [float("nan")], [1.0]), "step 0 goes from 0.0 to nan"),
+    ],
+)
+def test_steps_that_cannot_be_laid_are_refused_and_those_there_stay(steps, said):
+    laid = Steps(2, 3).put(1.0, [1], [0.0], [1.0], [2.0])
+    before = {name: tensor.clone() for name, tensor in laid.state_dict().items()}
+    with pytest.raises(ValueError, match=said):
+        laid.put(0.0, *steps)
+    for name, tensor in laid.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_there_is_at_least_one_step():
+    with pytest.raises(ValueError, match="there are to be -1 steps"):
+        Steps(2, -1)

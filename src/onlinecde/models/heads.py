@@ -62,6 +62,8 @@ class Head(nn.Module):
             raise ValueError(f"kind is {kind!r}: choose one of {', '.join(KINDS)}.")
         if outputs < 1:
             raise ValueError(f"outputs is {outputs}: give at least 1.")
+        if width is not None and width < 1:
+            raise ValueError(f"the readout's width is {width}: give at least 1, or None.")
         if kind == "multiclass" and outputs < 2:
             raise ValueError("multiclass needs one output for each class, at least 2.")
         if not 0 <= dropout < 1:

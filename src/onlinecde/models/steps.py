@@ -36,6 +36,8 @@ class Steps(nn.Module):
 
     def __init__(self, inputs: int, count: int) -> None:
         super().__init__()
+        if count < 1:
+            raise ValueError(f"there are to be {count} steps: give at least 1.")
         self.inputs, self.count = inputs, count
         self.register_buffer("place", torch.zeros(count, dtype=torch.int64))
         for name in ("low", "steepness", "height"):
@@ -55,6 +57,20 @@ class Steps(nn.Module):
         many = len(place)
         if many > self.count:
             raise ValueError(f"{many} steps are to be laid, and there is room for {self.count}.")
+        if not many == len(low) == len(high) == len(height):
+            raise ValueError(
+                f"{many} places, {len(low)} lows, {len(high)} highs and {len(height)} heights were "
+                "given: give one of each for every step."
+            )
+        for step, (at, begins, ends) in enumerate(zip(place, low, high, strict=True)):
+            if not 0 <= at < self.inputs:
+                raise ValueError(
+                    f"step {step} is of number {at}: there are {self.inputs}, from 0 on."
+                )
+            if not begins < ends:
+                raise ValueError(
+                    f"step {step} goes from {begins} to {ends}: give a high above its low."
+                )
         for whole in (self.place, self.low, self.steepness, self.height):
             whole.zero_()
         begin, end = (torch.tensor(ends, dtype=torch.float64) for ends in (low, high))
