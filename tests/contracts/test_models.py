@@ -160,3 +160,63 @@ def test_what_is_no_number_is_refused_and_never_read_as_one(name, gradients, giv
             model.observe(state, 2.0, [[given]])
         with pytest.raises(StateError, match=r"^t "):
             model.predict(state, given)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_questions_at_no_time_have_no_answers_and_others_are_checked(name):
+    model = MODELS[name](channels=2, hidden=4, outputs=3)
+    batch = oc.audit.trial_batch(streams=2, rows=4, channels=2, missing=0.0).to(torch.float32)
+    assert model(batch, at=[]).shape == (2, 0, 3)
+    assert model(batch, at=[[], []]).shape == (2, 0, 3)
+    for at in (0.5, [[0.5]] * 3, [[[0.5]]] * 2):
+        with pytest.raises(ValueError, match=r"at has shape .* for 2 streams"):
+            model(batch, at=at)
+    with pytest.raises(ValueError, match="at has dtype"):
+        model(batch, at=["noon"])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_tensor_is_no_series(name):
+    with pytest.raises(TypeError, match=r"a Tensor is no series: give a SeriesBatch"):
+        MODELS[name](channels=2, hidden=4)(torch.zeros(1, 3, 2))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_values_beyond_the_models_dtype_are_refused(name):
+    model = MODELS[name](channels=2, hidden=4, static=1)
+    times, values = [[0.0, 1.0]] * 2, np.zeros((2, 2, 2))
+    values[1, 0, 1] = 1e300
+    batch = oc.SeriesBatch.from_padded(times, values, static=np.zeros((2, 1)))
+    with pytest.raises(ValueError, match=r"stream 1, row 0, channel 'x1'.*1e\+300.*float32"):
+        model(batch)
+    far = oc.SeriesBatch.from_padded(times, 0 * values, static=np.array([[0.0], [1e300]]))
+    with pytest.raises(ValueError, match=r"stream 1, static feature 'f0' is 1e\+300.*float32"):
+        model(far)
+    model.double()(batch)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_times_too_far_apart_are_an_error_and_never_a_silent_nan(name):
+    model = MODELS[name](channels=1, hidden=4)
+    batch = oc.SeriesBatch.from_arrays([[0.0, 1e300]], [[[1.0], [2.0]]])
+    with pytest.raises((ValueError, oc.SolverError), match="stream 0"):
+        model(batch)
+    state = model.observe(model.init_state(), 0.0, [[1.0]])
+    with pytest.raises((ValueError, oc.SolverError), match="stream 0"):
+        model.observe(state, 1e300, [[1.0]])
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"static": -1}, "static is -1"),
+        ({"clip": 0.0}, "clip is 0.0"),
+        ({"gain": float("nan")}, "gain is nan"),
+        ({"readout_width": 0}, "width is 0"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_meant_are_refused(name, settings, said):
+    with pytest.raises(ValueError, match=said):
+        MODELS[name](channels=1, hidden=4, **settings)

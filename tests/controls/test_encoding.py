@@ -49,6 +49,14 @@ def test_fit_returns_itself_and_knows_only_the_training_series():
     same_bits(scaled, (test.values - before["shift"]) / before["scale"])
 
 
+def test_fit_keeps_no_graph_of_what_it_learnt_from():
+    values = torch.randn(2, 5, 3, requires_grad=True)
+    times = torch.arange(5.0).expand(2, 5).clone().requires_grad_()
+    encoding = Encoding(3, ramps=2).fit(SeriesBatch.from_padded(times, values))
+    assert not any(buffer.requires_grad for buffer in encoding.buffers())
+    copy.deepcopy(encoding)
+
+
 def test_static_features_stand_behind_the_channels_at_the_first_row():
     """Each stream counts once in their scale, however many rows it has."""
     random = np.random.default_rng()
@@ -215,6 +223,10 @@ def test_scaled_unix_seconds_keep_their_differences_in_float32(scheme):
     [
         (lambda: Encoding(0), "channels is 0"),
         (lambda: Encoding(1, static=-1), "static is -1"),
+        (lambda: Encoding(1, clip=0.0), "clip is 0.0"),
+        (lambda: Encoding(1, clip=float("nan")), "clip is nan"),
+        (lambda: Encoding(1, gain=0.0), "gain is 0.0"),
+        (lambda: Encoding(1, gain=float("nan")), "gain is nan"),
         (lambda: Encoding(1, count_scale="sqrt"), "count_scale is 'sqrt'"),  # pyright: ignore[reportArgumentType]
     ],
 )

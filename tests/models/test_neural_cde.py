@@ -396,6 +396,8 @@ class TestTheState:
         assert len(state) == 4
         assert len(state[1]) == len(state[-1]) == len(state[-2]) == 1
         same_state(state[-1], state[3])
+        for one in (np.int64(3), torch.tensor(3), np.array(3)):
+            same_state(state[one], state[3])
         same_state(state[-2], state[2])
         same_state(state[1:3], state[[1, 2]])
         same_state(state[torch.tensor([True, False, True, False])], state[[0, 2]])

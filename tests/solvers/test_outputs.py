@@ -237,6 +237,12 @@ def test_inputs_that_do_not_fit_are_refused():
         solve(path, field, torch.zeros(2, 3))
     with pytest.raises(ValueError, match=r"outputs is 'all': choose 'rows', 'end' or 'knots'"):
         solve(path, field, start(path), outputs="all")
+    with pytest.raises(TypeError, match=r"a Tensor is no control path.*controls\.rectilinear"):
+        solve(path.rows, field, start(path))
+    with pytest.raises(TypeError, match=r"a SeriesBatch is no control path"):
+        solve(random_batch((3, 3)), field, start(path))
+    with pytest.raises(TypeError, match=r"z0 is a list: give a tensor"):
+        solve(path, field, start(path).tolist())
 
 
 def test_a_solve_leaves_its_inputs_as_they_were():

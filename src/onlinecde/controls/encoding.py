@@ -78,6 +78,10 @@ class Encoding(nn.Module):
             raise ValueError(f"count_scale is {count_scale!r}: choose 'linear' or 'log'.")
         if static < 0:
             raise ValueError(f"static is {static}: give 0 or more.")
+        if not 0 < gain < float("inf"):
+            raise ValueError(f"gain is {gain}: give a factor above 0.")
+        if clip is not None and not clip > 0:
+            raise ValueError(f"clip is {clip}: give a number of scales above 0, or None.")
         self.channels, self.counts, self.static = channels, counts, static
         self.gain, self.clip = gain, clip
         self.count_scale, self.count_gain = count_scale, count_gain
@@ -106,6 +110,7 @@ class Encoding(nn.Module):
         """Channels of an encoded path: time, values and, with counts, counts."""
         return 1 + self.value_channels * (2 if self.counts else 1)
 
+    @torch.no_grad()
     def fit(self, batch: SeriesBatch) -> Encoding:
         """Learn shift and scale (mean and standard deviation) from training series; returns itself.
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from onlinecde.series import SeriesError
+from onlinecde.series.checks import as_real
 
 
 class Measurability(enum.Enum):
@@ -184,6 +185,17 @@ class Path(ABC):
         following = torch.minimum(row + 1, self.lengths[:, None] - 1)
         # lerp is exact at both ends, so that a value leg has its row's own time.
         return torch.lerp(self.times.gather(1, row), self.times.gather(1, following), fraction)
+
+
+def query_times(at: Any, streams: int, device: torch.device) -> Tensor:
+    """Query times (query,) or (stream, query) as (stream, query) float64."""
+    clock = as_real(at, "at", torch.float64).to(device=device, dtype=torch.float64)
+    if clock.ndim not in (1, 2) or (clock.ndim == 2 and clock.shape[0] != streams):
+        raise SeriesError(
+            f"at has shape {tuple(clock.shape)} for {streams} streams: give (query,) or "
+            "(stream, query)."
+        )
+    return clock.expand(streams, clock.shape[-1])
 
 
 def rows_at(times: Tensor, lengths: Tensor, clock: Tensor, streams: Sequence[Hashable]) -> Tensor:

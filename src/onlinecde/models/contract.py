@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -35,7 +36,8 @@ class StreamState:
 
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Self:
         """The state of some of the streams; a number gives a state of one stream."""
-        if isinstance(index, int):
+        if hasattr(index, "__index__") and getattr(index, "ndim", 0) == 0:
+            index = operator.index(index)  # pyright: ignore[reportArgumentType]
             if not -len(self) <= index < len(self):
                 raise IndexError(f"stream {index} is out of range for {len(self)} streams.")
             index = [index]
@@ -118,6 +120,11 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
 
     def prepare(self, batch: SeriesBatch) -> SeriesBatch:
         """Check that a batch fits, and give it the model's dtype."""
+        if not isinstance(batch, SeriesBatch):
+            raise TypeError(
+                f"a {type(batch).__name__} is no series: give a SeriesBatch, as "
+                "SeriesBatch.from_padded(times, values) builds it."
+            )
         if batch.values.shape[2] != self.channels:
             raise ValueError(
                 f"the series has {batch.values.shape[2]} channels ({', '.join(batch.channels[:5])}"
@@ -129,7 +136,7 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
             raise ValueError(
                 f"the series has {given} static features, the model was made for {self.static}."
             )
-        return batch if batch.dtype == self.dtype else batch.to(dtype=self.dtype)
+        return batch if batch.dtype == self.dtype else _in_dtype(batch, self.dtype)
 
     def prepare_static(self, streams: int, static: Any) -> Tensor | None:
         """Check static features (stream, feature) for `init_state`."""
@@ -150,6 +157,26 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
         if not bool(features.isfinite().all()):
             raise StateError("static features must be known and finite.")
         return features
+
+
+def _in_dtype(batch: SeriesBatch, dtype: torch.dtype) -> SeriesBatch:
+    """A batch in another dtype; refuses what that one cannot hold."""
+    told = batch.to(dtype=dtype)
+    if bool((wild := told.values.isinf()).any()):
+        stream, row, channel = (int(i) for i in wild.nonzero()[0])
+        raise SeriesError(
+            f"stream {batch.streams[stream]!r}, row {row}, channel '{batch.channels[channel]}': the "
+            f"value {float(batch.values[stream, row, channel]):g} is beyond {dtype}, the model's: "
+            "use NaN for what was not observed, or model.double()."
+        )
+    if told.static is not None and batch.static is not None and bool(told.static.isinf().any()):
+        stream, feature = (int(i) for i in told.static.isinf().nonzero()[0])
+        raise SeriesError(
+            f"stream {batch.streams[stream]!r}, static feature '{batch.features[feature]}' is "
+            f"{float(batch.static[stream, feature]):g}, which is beyond {dtype}, the model's: use "
+            "other units, or model.double()."
+        )
+    return told
 
 
 def real_cells(given: Any, what: str) -> np.ndarray:

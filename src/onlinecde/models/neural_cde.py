@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from onlinecde import controls
 from onlinecde.controls import Encoding, Measurability, Path, RectilinearPath
 from onlinecde.controls.fill import last_observed
-from onlinecde.controls.path import rows_at
+from onlinecde.controls.path import query_times, rows_at
 from onlinecde.models import legs, live
 from onlinecde.models.channel_dropout import drop_channels
 from onlinecde.models.contract import (
@@ -30,7 +30,6 @@ from onlinecde.models.steps import Steps
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import MLPVectorField, integrator, solve_with
 from onlinecde.solvers.fields import Activation
-from onlinecde.solvers.solve import query_times
 
 Control = Literal["rectilinear", "hermite", "linear", "natural_cubic"]
 CONTROLS = {
@@ -143,6 +142,8 @@ class NeuralCDE(OnlineModel[CDEState]):
         super().__init__()
         if hidden < 1:
             raise ValueError(f"hidden is {hidden}: give at least 1.")
+        if static < 0:
+            raise ValueError(f"static is {static}: give 0 or more.")
         if control not in CONTROLS:
             raise ValueError(f"control is {control!r}: choose one of {', '.join(CONTROLS)}.")
         if static_in_path and static < 1:
@@ -280,7 +281,7 @@ class NeuralCDE(OnlineModel[CDEState]):
                 return self.read(z, None if view is None else view[:, -1])
             z = solve_with(self.integrator, path, self.field, z0).z
             return self._read_rows(z, view, path.lengths)
-        clock = query_times(path, at)
+        clock = query_times(at, len(batch), path.times.device)
         row = rows_at(path.times, path.lengths, clock, path.streams)
         x = _pick(path.rows, row)
         stamps = None if stamps is None else _pick(stamps, row)

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Encoding
-from onlinecde.controls.path import rows_at
+from onlinecde.controls.path import query_times, rows_at
 from onlinecde.models.channel_dropout import drop_channels
 from onlinecde.models.contract import (
     OnlineModel,
+    StateError,
     StreamState,
     as_numbers,
     check_conflict,
@@ -148,6 +149,7 @@ class RecurrentModel(OnlineModel[RecurrentState]):
 
     def forward(self, batch: SeriesBatch, at: Any = None, *, final: bool = False) -> Tensor:
         batch = self.prepare(batch)
+        self._check_gaps(batch.times[:, 0], batch.times[:, -1], batch.streams)
         if self.training and self.channel_dropout:
             batch = drop_channels(batch, self.channel_dropout)
         h = self.trajectory(self.rows(batch), self.start(len(batch), batch.static), batch.streams)
@@ -169,12 +171,9 @@ class RecurrentModel(OnlineModel[RecurrentState]):
 
     def _at_times(self, batch: SeriesBatch, h: Tensor, at: Any) -> Tensor:
         """Outputs (stream, query, output), each carried on from the row before its time."""
-        clock = torch.as_tensor(at, dtype=torch.float64, device=self.device)
-        if clock.ndim not in (1, 2):
-            raise ValueError(
-                f"at has shape {tuple(clock.shape)}: give (query,) or (stream, query)."
-            )
-        clock = clock.expand(len(batch), clock.shape[-1])
+        clock = query_times(at, len(batch), self.device)
+        if not clock.numel():
+            return h.new_zeros(len(batch), 0, self.outputs)
         row = rows_at(batch.times, batch.rows, clock, batch.streams)
         stream = torch.arange(len(batch), device=h.device)[:, None].expand_as(row)
         since = batch.times.gather(1, row).flatten()
@@ -193,10 +192,28 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         clock = per_stream(t, len(state), self.device)
         values = as_numbers(x, "x", self.dtype, self.device)
         check_observation(state.time, clock, values, self.channels)
+        self._check_gaps(state.time, clock, range(len(state)))
         scaled = self.encoding.scale_values(values)
         again = (clock == state.time)[:, None]
         check_conflict(again & ~scaled.isnan() & state.observed & (scaled != state.values))
         return self.take(state, clock, scaled)
+
+    def _check_gaps(self, since: Tensor, clock: Tensor, streams: Sequence[Any]) -> None:
+        """Refuse times (stream,) so far apart that their distance is infinite in the model's dtype.
+
+        Not on a GPU, where every step would have to wait for the answer.
+        """
+        if clock.is_cuda:
+            return
+        with torch.no_grad():
+            far = self.scale_gap(clock - since) > torch.finfo(self.dtype).max
+        if bool(far.any()):
+            stream = int(far.nonzero()[0])
+            raise StateError(
+                f"stream {streams[stream]!r}: from time {float(since[stream]):g} to "
+                f"{float(clock[stream]):g} it is too far for {self.dtype}: fit the model's encoding, "
+                "or give times in larger units."
+            )
 
     def take(self, state: RecurrentState, clock: Tensor, scaled: Tensor) -> RecurrentState:
         """`observe` for checked times (stream,) and scaled values (stream, channel)."""

@@ -79,7 +79,7 @@ def as_cells(array: Any, what: str) -> np.ndarray:
     try:
         if isinstance(array, np.ma.MaskedArray) and array.dtype.kind in "fiu":
             kind = array.dtype if array.dtype.kind == "f" else np.float64
-            array = array.astype(kind).filled(np.nan)
+            array = np.ma.filled(array.astype(kind), np.nan)
         cells = np.asarray(array)
         if cells.dtype == object and all(c is None or isinstance(c, Real) for c in cells.flat):
             cells = cells.astype(np.float64)

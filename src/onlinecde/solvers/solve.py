@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from onlinecde.controls import Path, RectilinearPath
-from onlinecde.controls.path import rows_at
+from onlinecde.controls.path import query_times, rows_at
 from onlinecde.solvers.chain import Chain, chain, steps_for
 from onlinecde.solvers.counting import note_evaluations
 from onlinecde.solvers.fields import VectorField, as_field
@@ -92,6 +92,13 @@ def solve_with(
     at: Any = None,
 ) -> Solution:
     """`solve` with settings that were checked before."""
+    if not isinstance(path, Path):
+        raise TypeError(
+            f"a {type(path).__name__} is no control path: build one of a SeriesBatch, as "
+            "onlinecde.controls.rectilinear(batch) does."
+        )
+    if not isinstance(z0, Tensor):
+        raise TypeError(f"z0 is a {type(z0).__name__}: give a tensor (stream, hidden).")
     if z0.ndim != 2 or z0.shape[0] != path.rows.shape[0]:
         raise ValueError(
             f"z0 has shape {tuple(z0.shape)}: give (stream, hidden) for {path.rows.shape[0]} streams."
@@ -129,18 +136,6 @@ def solve_with(
     return replace(done, z=knots[::every].transpose(0, 1))
 
 
-def query_times(path: Path, at: Any) -> Tensor:
-    """Query times (query,) or (stream, query) as (stream, query) float64."""
-    clock = torch.as_tensor(at, dtype=torch.float64, device=path.times.device)
-    streams = path.rows.shape[0]
-    if clock.ndim not in (1, 2) or (clock.ndim == 2 and clock.shape[0] != streams):
-        raise ValueError(
-            f"at has shape {tuple(clock.shape)} for {streams} streams: give (query,) or "
-            "(stream, query)."
-        )
-    return clock.expand(streams, clock.shape[-1])
-
-
 def _at_times(
     how: Integrator,
     path: Path,
@@ -151,7 +146,7 @@ def _at_times(
     at: Any,
 ) -> Solution:
     """From z at the row before each query time, go on along what of the path leads there."""
-    clock = query_times(path, at)
+    clock = query_times(at, path.rows.shape[0], path.times.device)
     row = rows_at(path.times, path.lengths, clock, path.streams)
     stream = torch.arange(clock.shape[0], device=clock.device)[:, None].expand_as(row)
     start = knots[row * path.pieces_per_row, stream].flatten(0, 1)
