@@ -146,7 +146,7 @@ def test_null_is_a_missing_value(name, gradients):
 
 @GRADIENTS
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("given", NOT_NUMBERS, ids=repr)
+@pytest.mark.parametrize("given", NOT_NUMBERS, ids=lambda given: type(given).__name__)
 def test_what_is_no_number_is_refused_and_never_read_as_one(name, gradients, given):
     """The number behind a date depends on its unit, which nobody was asked for."""
     model = MODELS[name](channels=1, hidden=4, static=1)
