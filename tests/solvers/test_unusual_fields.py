@@ -10,6 +10,7 @@ from torch.nn.utils import weight_norm as old_weight_norm
 
 import onlinecde as oc
 from onlinecde.solvers import TABLEAUS, fused_gpu
+from onlinecde.training import graphs
 
 
 class Halved(oc.MLPVectorField):
@@ -157,6 +158,34 @@ def test_gpu_kernels_leave_it_alone_too(change, told):
     path = build("rectilinear", random_batch(), counts=True)
     field = unusual(change, mlp(path))
     assert told in fused_gpu.why_not(field, TABLEAUS["rk4"], start(path), "exact", "auto")
+
+
+class Spring(oc.VectorField):
+    """Pulls z back along every channel; without a weight to its name."""
+
+    def __init__(self, hidden, channels):
+        super().__init__()
+        self.hidden, self.channels = hidden, channels
+        self.rate = nn.Parameter(torch.linspace(0.1, 1.0, hidden, dtype=torch.float64))
+
+    def matrix(self, z, drive=None):
+        return (-self.rate * z)[:, :, None].expand(-1, -1, self.channels)
+
+
+def test_a_model_may_have_a_field_of_any_kind():
+    torch.manual_seed(0)
+    model = oc.NeuralCDE(channels=2, hidden=3, width=5).double().eval()
+    model.field = Spring(3, model.field.channels)
+    assert graphs.why_not(model) == "the model is on cpu"
+    batch = random_batch((4, 4), observed=0.7)
+    wanted = model(batch)
+    wanted.sum().backward()
+    assert model.field.rate.grad.any()
+    with torch.no_grad():
+        state = model.init_state(2)
+        for row in range(4):
+            state = model.observe(state, batch.times[:, row], batch.values[:, row])
+        torch.testing.assert_close(model.predict(state), wanted[:, -1])
 
 
 def test_a_pruned_field_of_low_rank_keeps_its_weight():

@@ -130,13 +130,10 @@ def _fast(model: NeuralCDE) -> _Compiled | None:
     known = _compiled.get(model)
     if known is not None and known.is_current(model):
         return known
+    if not is_plain(model.field) or cpu_unavailable() is not None:
+        return None
     weight = model.field.weight
-    if (
-        not is_plain(model.field)
-        or cpu_unavailable() is not None
-        or weight.device.type != "cpu"
-        or weight.dtype not in (torch.float32, torch.float64)
-    ):
+    if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.float64):
         return None
     known = _compiled[model] = _compile(model)
     return known

@@ -37,10 +37,9 @@ def why_not(model: nn.Module) -> str | None:
         return f"the step of the {model.control} control is not captured"
     if how.tolerance is not None or how.max_step is not None:
         return "the number of steps depends on the data"
-    weight = model.field.weight
-    if weight.device.type != "cuda":
-        return f"the model is on {weight.device.type}"
-    z0 = weight.new_empty(0, model.hidden)
+    if model.device.type != "cuda":
+        return f"the model is on {model.device.type}"
+    z0 = torch.empty(0, model.hidden, dtype=model.dtype, device=model.device)
     return fused_gpu.why_not(model.field, how.table, z0, how.gradient, how.backend)
 
 
