@@ -3,7 +3,8 @@
 On every leg the update of z is a sum over the channels that moved, stage by stage, so the step is
 one too. With a linear readout the parts of z become parts of the output, and nothing is left
 over. With a nonlinear one they are weighted by the head's mean gradient on the way from knot to
-knot, found by Gauss-Legendre quadrature; ramps and steps of a number count for that number.
+knot, found by Gauss-Legendre quadrature; ramps and steps of a number count for that number. What
+quadrature leaves over is shared out by the parts' sizes.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 
 NODES = 8
 """Quadrature nodes a leg for a nonlinear readout."""
+CLOSE = 1e-4
+"""The share of a leg's parts that quadrature may leave over before the leg is halved."""
+HALVINGS = 8
+"""How often a leg is halved at most."""
 AT_ONCE = 1 << 14
 """Gradients of the readout that are found together: many, for what a call costs, but not all of a long path's."""
 
@@ -82,7 +87,8 @@ def explain_path(
     for pieces in _blocks(laid.active):
         n, knots = laid.active[pieces[0]], slice(pieces[0], pieces[-1] + 2)
         inputs = model.head_inputs(zs[knots, :n], None if views is None else views[knots, :n])
-        weights = _mean_gradients(model, inputs)
+        said = model.head(inputs)
+        weights = _mean_gradients(model, inputs, said)
         for at, piece in enumerate(pieces):
             n = laid.active[piece]
             added[laid.order[:n], piece // path.pieces_per_row + 1] += _contributions(
@@ -92,6 +98,7 @@ def explain_path(
                 zs[piece, :n],
                 inputs[at : at + 2, :n],
                 weights[at, :n],
+                said[at + 1, :n] - said[at, :n],
                 None if views is None else views[piece : piece + 2, :n],
             )
     return Explanation(start, *_fold(model, added))
@@ -151,11 +158,15 @@ def explain_step(model: NeuralCDE, state: CDEState, after: CDEState) -> StepExpl
     start = model.read(z, None if views is None else views[0])
     added = z.new_zeros(*new.shape, start.shape[1])
     inputs = model.head_inputs(zs, views)
-    weights = _mean_gradients(model, inputs)
+    said = model.head(inputs)
+    weights = _mean_gradients(model, inputs, said)
     for piece in range(2):
         ends = slice(piece, piece + 2)
         seen = None if views is None else views[ends]
-        added += _contributions(model, laid, piece, zs[piece], inputs[ends], weights[piece], seen)
+        rise = said[piece + 1] - said[piece]
+        added += _contributions(
+            model, laid, piece, zs[piece], inputs[ends], weights[piece], rise, seen
+        )
     return StepExplanation(start, *_fold(model, added))
 
 
@@ -166,12 +177,14 @@ def _contributions(
     z: Tensor,
     ends: Tensor,
     weight: Tensor,
+    difference: Tensor,
     views: Tensor | None,
 ) -> Tensor:
     """What each channel of the path adds to the outputs on a piece, (stream, path channel, output).
 
     z (stream, hidden) at its start; at both its ends what the head takes in, (2, stream, number), and what the
-    readout sees, (2, stream, ...); weight (stream, output, number): the head's mean gradient between them.
+    readout sees, (2, stream, ...); weight (stream, output, number): the head's mean gradient between them; difference
+    (stream, output): what the head itself makes of them.
     """
     moved = laid.moved(piece)
     parts = _parts(model, laid, piece, z)
@@ -184,10 +197,14 @@ def _contributions(
         if model.encoding.ramps is not None:
             seen = model.encoding.ramps.by_input(seen)
         added += _by_channel(laid, piece, seen.transpose(1, 2))
-        if model.steps is not None:
-            before, after = model.steps.by_input(views)
-            alone = _by_channel(laid, piece, (after - before)[:, :, None])
-            added += model.steps.share * (alone - added)
+    if not model.head.linear:
+        touched = torch.zeros_like(added[:, :, :1])
+        touched[:, moved, 0] = (parts != 0).any(2).to(added.dtype)
+        added = _share_out(added, difference, touched)
+    if model.steps is not None and views is not None:
+        before, after = model.steps.by_input(views)
+        alone = _by_channel(laid, piece, (after - before)[:, :, None])
+        added += model.steps.share * (alone - added)
     return added
 
 
@@ -239,18 +256,72 @@ def _parts(model: NeuralCDE, laid: Chain, piece: int, z: Tensor) -> Tensor:
     return total
 
 
-def _mean_gradients(model: NeuralCDE, inputs: Tensor) -> Tensor:
+def _mean_gradients(model: NeuralCDE, inputs: Tensor, said: Tensor) -> Tensor:
     """Mean gradient of the head on the straight line from what it takes in at one knot to the next.
 
-    (piece, stream, output, number), of inputs (knot, stream, number).
+    (piece, stream, output, number), of inputs (knot, stream, number) and what the head says of them,
+    (knot, stream, output).
     """
-    start, stop = inputs[:-1].flatten(0, 1), inputs[1:].flatten(0, 1)
     between = (len(inputs) - 1, inputs.shape[1])
     if model.head.linear:
         return model.head.layers.weight.expand(*between, -1, -1)  # pyright: ignore[reportAttributeAccessIssue, reportReturnType, reportCallIssue]
+    lines, ends = (torch.stack([x[:-1], x[1:]]).flatten(1, 2) for x in (inputs, said))
+    return _settled_gradient(model, lines, ends, None, HALVINGS).unflatten(0, between)
+
+
+def _settled_gradient(
+    model: NeuralCDE, lines: Tensor, said: Tensor, allowed: Tensor | None, halvings: int
+) -> Tensor:
+    """The same, (line, output, number), for lines (2, line, number), halved where they have to be.
+
+    Layer norm of a few numbers bends so sharply that the nodes of a whole line may miss it: those that do
+    not come to what the head says of their ends, said (2, line, output), are halved. `allowed` (line,
+    output): by how much a line may be off.
+    """
+    weight = _gradient_at_nodes(model, lines[0], lines[1])
+    parts, difference = weight * (lines[1] - lines[0])[:, None], said[1] - said[0]
+    most = allowed
+    if most is None:
+        most = CLOSE * (difference.abs() + parts.abs().sum(2) + 0.01 * said.abs().amax(0))
+    off = ((difference - parts.sum(2)).abs() > most).any(1)
+    if halvings and bool(off.any()):
+        middle = lines[:, off].mean(0)
+        halves, ends = (
+            torch.cat([torch.stack([x[0, off], half]), torch.stack([half, x[1, off]])], 1)
+            for x, half in ((lines, middle), (said, model.head(middle)))
+        )
+        found = [
+            _settled_gradient(model, halves[:, some], ends[:, some], limit, halvings - 1)
+            for some, limit in _in_blocks(most[off].repeat(2, 1))
+        ]
+        weight[off] = torch.cat(found).unflatten(0, (2, -1)).mean(0)
+    return weight
+
+
+def _in_blocks(lines: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """At most `AT_ONCE` of some lines at a time, and where they stand."""
+    for start in range(0, len(lines), AT_ONCE):
+        some = slice(start, start + AT_ONCE)
+        yield some, lines[some]
+
+
+def _gradient_at_nodes(model: NeuralCDE, start: Tensor, stop: Tensor) -> Tensor:
+    """The same for lines from start to stop (line, number), by quadrature alone."""
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     total = torch.zeros((), dtype=start.dtype, device=start.device)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
         place = start + float(node) * (stop - start)
         total = total + float(weight) * torch.func.vmap(torch.func.jacrev(model.head))(place)
-    return total.unflatten(0, between)
+    return total
+
+
+def _share_out(added: Tensor, difference: Tensor, touched: Tensor) -> Tensor:
+    """Parts (stream, path channel, output) that come to a difference (stream, output) to rounding.
+
+    What quadrature has left over goes to parts by their size; where all are 0, to the channels (stream,
+    path channel, 1) that were touched.
+    """
+    size = added.abs() + touched * torch.finfo(added.dtype).tiny
+    total = size.sum(1, keepdim=True)
+    left = difference[:, None] - added.sum(1, keepdim=True)
+    return added + torch.where(total > 0, left * (size / total), 0.0)
