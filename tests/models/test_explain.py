@@ -96,6 +96,33 @@ def test_contributions_to_a_small_mlp_add_up_to_rounding(control, seen, hidden):
     torch.testing.assert_close(parts.outputs(), model(batch).detach(), rtol=1e-12, atol=1e-12)
 
 
+TRAINED = [
+    {"readout_width": 4, "readout_dropout": 0.5},
+    {"readout_width": 4, "readout_members": 3},
+    {"readout_sees_path": True, "readout_steps": 3, "kind": "binary", "outputs": 1},
+    {"channel_dropout": 0.5},
+]
+
+
+@pytest.mark.parametrize("settings", TRAINED, ids=str)
+def test_in_training_too_what_is_explained_is_the_model_in_use(settings):
+    batch, model = random_batch(), make(**settings).eval()
+    if model.steps is not None:
+        model.steps.put(-1.0, [1], [0.0], [0.5], [2.0])
+    state = model.observe(model.init_state(), 0.0, [[1.0, NAN, 2.0]])
+    wanted, step = model.explain(batch), model.explain_observation(state, 1.0, [[2.0, 1.0, NAN]])
+    model.train()
+    model.field.eval()
+    found = model.explain(batch)
+    for part in ("start", "time", "events"):
+        assert torch.equal(getattr(found, part), getattr(wanted, part))
+    again = model.explain_observation(state, 1.0, [[2.0, 1.0, NAN]])
+    torch.testing.assert_close(again.events, step.events)
+    assert model.training
+    assert model.head.training
+    assert not model.field.training
+
+
 def shared_out_by_hand(monkeypatch, nodes, halvings):
     """The contributions, and by how much quadrature alone is off on any leg."""
     from onlinecde.models import explain

@@ -10,12 +10,13 @@ quadrature leaves over is shared out by the parts' sizes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from onlinecde.controls import Path
 from onlinecde.models import legs
@@ -70,6 +71,19 @@ class StepExplanation:
     """(stream, output): the passing of time since the last row"""
     events: Tensor
     """(stream, channel, output): each channel observed"""
+
+
+@contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Each module in eval mode, and then in the mode it was in: what is random cannot be explained."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def explain_path(

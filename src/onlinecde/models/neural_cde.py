@@ -24,7 +24,13 @@ from onlinecde.models.contract import (
     check_question,
     per_stream,
 )
-from onlinecde.models.explain import Explanation, StepExplanation, explain_path, explain_step
+from onlinecde.models.explain import (
+    Explanation,
+    StepExplanation,
+    explain_path,
+    explain_step,
+    in_eval_mode,
+)
 from onlinecde.models.heads import Head, Kind
 from onlinecde.models.steps import Steps
 from onlinecde.series import SeriesBatch
@@ -506,10 +512,13 @@ class NeuralCDE(OnlineModel[CDEState]):
         return self.read(z, self.view(there, clock, stamps))
 
     def explain(self, batch: SeriesBatch) -> Explanation:
-        """What each event and each stretch of time added to the outputs, row by row, with nothing left over."""
+        """What each event and each stretch of time added to the outputs, row by row, with nothing left over.
+
+        The outputs are those in eval mode, whatever mode the model is in.
+        """
         batch = self.prepare(batch)
         path = self.path(batch)
-        with torch.no_grad():
+        with torch.no_grad(), in_eval_mode(self):
             return explain_path(self, path, self.start(path, batch.static), self.stamps(batch))
 
     def explain_observation(self, state: CDEState, t: Any, x: Any) -> StepExplanation:
@@ -518,7 +527,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         For more events of an instant already begun, the whole instant is explained anew.
         """
         after = self.observe(state, t, x)
-        with torch.no_grad():
+        with torch.no_grad(), in_eval_mode(self):
             return explain_step(self, state, after)
 
 
