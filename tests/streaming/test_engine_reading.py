@@ -1,5 +1,7 @@
 """What can be read of a stream's past is what the model says of its rows, offline, and adds up."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -190,6 +192,67 @@ def test_alarms_rise_once_and_stay_acknowledged(tmp_path):
     assert again.acknowledge(done.number, by="someone else") == done
     assert {alarm.stream for alarm in again.alarms("s1")} == {"s1"}
     again.close()
+
+
+def followed_in_pieces(pieces, threshold=0.5):
+    """An engine that took micro-batches of rows (time, values, whether each event has an id)."""
+    torch.manual_seed(0)
+    model = oc.NeuralCDE(channels=3, hidden=8, width=8, kind="binary", gain=3.0).eval()
+    engine = Engine(model, channels=CHANNELS, lateness=50.0, threshold=threshold)
+    for rows in pieces:
+        engine.apply(
+            [
+                Event("a", time, name, value, f"{time}/{name}" if ids else None)
+                for time, values, ids in rows
+                for name, value in zip(CHANNELS, values, strict=True)
+            ]
+        )
+    return engine
+
+
+def made_rises():
+    """Rows without ids, and a threshold that half of their probabilities reach."""
+    values = (np.random.default_rng(4).normal(size=(24, 3)) * 4).tolist()
+    rows = [(time / 32, row, False) for time, row in enumerate(values)]
+    return rows, float(np.median(said(followed_in_pieces([rows]))))
+
+
+def said(engine):
+    return [row.probabilities[0] for row in engine.history("a")]
+
+
+def alarmed(engine):
+    return sorted((alarm.time, round(alarm.probability, 5)) for alarm in engine.alarms())
+
+
+def test_a_rise_is_an_alarm_with_ids_with_repeats_and_in_any_micro_batch():
+    plain, threshold = made_rises()
+    with_ids = [(time, row, True) for time, row, _ in plain]
+    wanted = alarmed(followed_in_pieces([[row] for row in plain], threshold))
+    assert len(wanted) > 3
+    pieces = list(pairwise((0, 1, 9, 10, 24)))
+    for told in (
+        [plain],
+        [with_ids],
+        [[row] for row in with_ids],
+        [plain[a:b] for a, b in pieces],
+        [with_ids[a:b] for a, b in pieces],
+        [plain[max(0, a - 1) : b] for a, b in pieces],  # with a repeat of the row before
+    ):
+        assert alarmed(followed_in_pieces(told, threshold)) == wanted
+
+
+def test_of_rows_integrated_again_only_the_newest_raises_an_alarm():
+    rows, threshold = made_rises()
+    for first in (-30.0, 30.0):
+        engine = followed_in_pieces([rows], threshold)
+        before, old = alarmed(engine), said(engine)
+        engine.apply([Event("a", 1 / 64, CHANNELS[0], first)])
+        new = said(engine)
+        del new[1]  # the late row itself
+        assert [p >= threshold for p in new] != [p >= threshold for p in old]
+        raised = [time for time, _ in alarmed(engine) if time not in dict(before)]
+        assert raised == ([23 / 32] if new[-1] >= threshold > old[-1] else [])
 
 
 def test_pruning_forgets_the_old_and_keeps_the_state():

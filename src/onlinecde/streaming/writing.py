@@ -221,24 +221,24 @@ def _alarms(
     commit: Commit,
     received: float,
 ) -> tuple[Alarm, ...]:
-    """A stream's rise to the threshold; where rows were integrated again, only its newest row counts."""
+    """A stream's rises to the threshold at new rows, each beside the row before it.
+
+    Of rows that were known and integrated again only the newest counts, beside what was said of it last.
+    """
     threshold = following.settings.threshold
     if threshold is None:
         return ()
     held = following.residents
     watched = following.watched(done.outputs)
+    owner = np.repeat(work.slots, work.lengths)
     before = np.empty_like(watched)
     before[1:] = watched[:-1]
     before[np.cumsum(work.lengths) - work.lengths] = held.watched[work.slots]
+    if work.tails:
+        newest = held.last[owner]
+        before = np.where(work.times == newest, held.watched[owner], before)
+        watched = np.where(work.times < newest, np.nan, watched)
     risen = (watched >= threshold) & ~(before >= threshold)
-    risen[len(work.ordered.slots) :] = False
-    place = len(work.ordered.slots)
-    for tail in work.tails:
-        place += len(tail.rows)
-        risen[place - 1] = (
-            watched[place - 1] >= threshold and not held.watched[tail.slot] >= threshold
-        )
-    owner = np.repeat(work.slots, work.lengths)
     found = []
     for number, row in enumerate(np.flatnonzero(risen).tolist(), following.totals.alarms + 1):
         slot = int(owner[row])
