@@ -11,7 +11,7 @@ import onlinecde as oc
 from onlinecde.serving import Limits, schemas
 from onlinecde.serving.board import attention
 from onlinecde.serving.stream_clock import StreamClock
-from onlinecde.streaming import StoreFull
+from onlinecde.streaming import Engine, StoreFull
 
 CHANNELS = ("heart_rate", "lactate", "oxygen", "pressure")
 
@@ -187,8 +187,6 @@ def test_a_stream_can_be_forgotten(start):
 
 def test_static_features_are_asked_for(start, tmp_path):
     torch.manual_seed(0)
-    from onlinecde.streaming import Engine
-
     engine = Engine(oc.NeuralCDE(4, 8, 8, 1, 1, static=2), channels=CHANNELS)
     client, *_ = start(engine=engine, features=("age", "sex"))
     row = {"stream": "a", "time": 0, "values": {"lactate": 1.0}}
@@ -199,6 +197,41 @@ def test_static_features_are_asked_for(start, tmp_path):
     assert client.get("/v1/streams/a").json()["static"] == [66.0, 1.0]
     client.put("/v1/streams/b", json={"static": [50, 0], "origin": 12.5})
     assert client.get("/v1/streams/b").json()["origin"] == 12.5
+
+
+def test_static_features_of_another_item_change_nothing_and_refuse_no_other(start):
+    engine = Engine(oc.NeuralCDE(4, 8, 8, 1, 1, static=2), channels=CHANNELS)
+    client, *_ = start(engine=engine, features=("age", "sex"))
+
+    def row(time, *static):
+        told = {"stream": "a", "time": time, "values": {"lactate": 1.0}}
+        return told | {"static": one for one in static}
+
+    wrong = (["oops", 1], ["60", "1"], [True, False], [60], {"age": 60}, {"shoe": 44}, 5)
+    told = [row(0, [66, 1]), row(1), row(2, [20, 0]), row(3, None)]
+    told += [row(4 + n, one) for n, one in enumerate(wrong)]
+    answer = client.post("/v1/events", json=told).json()
+    assert answer["counts"]["applied"] == 4
+    refused = [(one["index"], one["code"], one["field"]) for one in answer["refusals"]]
+    assert refused == [(4 + n, "static_bad", "static") for n in range(len(wrong))]
+    assert client.get("/v1/streams/a").json()["static"] == [66.0, 1.0]
+    assert engine.counters["refused"] == len(wrong)
+    for one in wrong:
+        answer = client.put("/v1/streams/b", json={"static": one})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "static_bad")
+
+
+def test_the_origin_of_a_known_stream_stays(start):
+    client, *_ = start()
+    row = {"stream": "a", "time": 0, "values": {"lactate": 1.0}}
+    client.post("/v1/events", json=row)
+    client.put("/v1/streams/b", json={"origin": 12.5})
+    assert client.put("/v1/streams/b", json={"origin": 12.5}).status_code == 200
+    for name, was in (("a", None), ("b", 12.5)):
+        answer = client.put(f"/v1/streams/{name}", json={"origin": 99.0})
+        told = answer.json()["error"]
+        assert (answer.status_code, told["code"], told["field"]) == (409, "origin_fixed", "origin")
+        assert client.get(f"/v1/streams/{name}").json()["origin"] == was
 
 
 def test_a_full_disk_is_a_503_and_nothing_is_lost_by_sending_again(start, monkeypatch):

@@ -43,8 +43,8 @@ TABLE = [
     ('{"stream":"a","time":0,"values":{"pulse":1}}', 422, "channel_unknown", "values.pulse"),
     ('{"stream":"a","time":0,"values":{"lactate":"x"}}', 422, "value_type", "values.lactate"),
     ('{"stream":"a","time":0,"values":[1]}', 422, "values_type", "[0].values"),
-    ('{"stream":"a","time":0,"values":{"lactate":1},"static":5}', 422, "static_bad", "[0].static"),
-    ('{"stream":"a","time":0,"values":{"lactate":1},"static":{"age":5}}', 422, "static_bad", "[0].static"),
+    ('{"stream":"a","time":0,"values":{"lactate":1},"static":5}', 422, "static_bad", "static"),
+    ('{"stream":"a","time":0,"values":{"lactate":1},"static":{"age":5}}', 422, "static_bad", "static"),
     ("[1]", 422, "event_type", "[0]"),
     ("[]", 422, "no_events", "events"),
     ("{}", 422, "stream_bad", "stream"),
@@ -119,6 +119,22 @@ def test_a_bad_line_is_named(running):
     )
     assert answer.status_code == 400
     assert answer.json()["error"]["field"] == "line 2"
+
+
+def test_an_event_beside_a_row_is_refused_by_its_own_fields(running):
+    told = [
+        {"stream": "beside", "time": 0, "values": {"lactate": 1, "oxygen": "x"}},
+        *({"stream": "beside", "time": 1, "channel": one, "value": 1} for one in ([], None, 7, {})),
+        {"stream": "beside", "time": 1, "channel": "lactate", "value": "x"},
+    ]
+    answer = running.post("/v1/events", json=told)
+    assert answer.status_code == 200
+    assert answer.json()["counts"]["applied"] == 1
+    assert [(r["index"], r["code"], r["field"]) for r in answer.json()["refusals"]] == [
+        (0, "value_type", "values.oxygen"),
+        *((index, "channel_type", "channel") for index in (1, 2, 3, 4)),
+        (5, "value_type", "value"),
+    ]
 
 
 def test_the_good_events_of_a_mixed_request_are_applied(running):

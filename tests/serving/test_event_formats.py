@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from onlinecde.serving.event_formats import columns_of, read_events
 from onlinecde.serving.group_commit import merged
 from onlinecde.serving.problems import Problem
+from onlinecde.streaming import Refusal
 
 POSITIONS = {"hr": 0, "bp": 1, "lactate": 2}
 NAMES = list(POSITIONS)
@@ -138,7 +139,27 @@ def test_each_channel_of_a_row_has_an_id_of_its_own():
 
 def test_static_features_by_name_are_put_in_order():
     told = {"stream": "a", "time": 0, "values": {"hr": 1}, "static": {"sex": 1, "age": 66}}
-    assert columns_of(told, positions=POSITIONS, features=("age", "sex")).static == {"a": [66, 1]}
+    found = columns_of(told, positions=POSITIONS, features=("age", "sex"))
+    assert found.static == [(0, "a", [66, 1])]
+    assert merged([found], NAMES).static == {"a": [66, 1]}
+
+
+def test_of_static_features_the_first_sound_ones_count_and_an_item_with_wrong_ones_is_refused_alone():
+    def part(*given):
+        told = [
+            {"stream": "a", "time": time, "values": {"hr": 1, "bp": 2}, "static": static}
+            for time, static in enumerate(given)
+        ]
+        return columns_of(told, positions=POSITIONS, features=("age", "sex"))
+
+    def fault(stream, static):
+        return None if len(static) == 2 else Refusal("static_bad", "static", "two are needed")
+
+    parts = [part(None, [1], {"shoe": 44}), part([66, 1], None, [70, 0]), part("x")]
+    both = merged(parts, NAMES, fault)
+    assert both.static == {"a": [66, 1]}
+    assert sorted(both.refused) == [2, 3, 4, 5, 12, 13]
+    assert {one.code for one in both.refused.values()} == {"static_bad"}
 
 
 def test_numbers_become_arrays_and_junk_stays():

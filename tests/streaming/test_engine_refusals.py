@@ -159,7 +159,8 @@ def test_a_model_that_needs_the_whole_series_is_refused():
 def test_static_features_must_be_known_first():
     follows = Engine(made_model(static=2), channels=CHANNELS)
     assert follows.apply([event()])[0].refusal.code == "static_needed"
-    for wrong in ([1.0], [1.0, NAN], "ab", [1.0, 1e39], [[1.0], [2.0]], 5):
+    texts = (["1", "2"], [True, False], [1.0, None], np.array(["1", "2"]), np.array([True, False]))
+    for wrong in ([1.0], [1.0, NAN], "ab", [1.0, 1e39], [[1.0], [2.0]], 5, {"x": 1}, *texts):
         batch = EventBatch(*([column] for column in GOOD), static={"a": wrong})
         assert follows.apply(batch)[0].refusal.code == "static_bad"
     assert len(follows) == 0
@@ -168,7 +169,7 @@ def test_static_features_must_be_known_first():
     assert follows.stream("a").static == (0.1, 0.2)
     with pytest.raises(StreamingError, match="other static features"):
         follows.open_stream("a", static=[0.1, 0.3])
-    assert follows.open_stream("a", static=[0.1, 0.2]).rows == 1
+    assert follows.open_stream("a", static=np.array([0.1, 0.2])).rows == 1
 
 
 def test_a_time_far_ahead_is_refused_and_does_not_make_the_rest_late():

@@ -167,7 +167,7 @@ def _stream_routes(service: Service) -> APIRouter:
         """Make a stream known before its first event, with static features and the wall clock at its time 0."""
         name = _name(stream)
         told = await json_object(request, service, {"static", "origin"})
-        static = static_of(told.get("static"), service.settings.features, "static")
+        static = static_of(told.get("static"), service.settings.features)
         origin = told.get("origin")
         if origin is not None and not _finite(origin):
             raise Problem(422, "origin_bad", "`origin` is not a number.", field="origin")

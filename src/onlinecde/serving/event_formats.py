@@ -3,7 +3,7 @@
 An event: `{"stream": "bed 7", "time": 0.5, "channel": "heart_rate", "value": 92}`. A row: `{"stream":
 "bed 7", "time": 0.5, "values": {"heart_rate": 92, "lactate": 1.4}}`. Both may carry an `id`, a row the
 `static` features of a new stream. What is wrong with the form of a request refuses all of it; what is
-wrong with an event (its time, channel or value) is the engine's to refuse, that event alone.
+wrong with an event (its time, channel, value or static features) is the engine's to refuse, that event alone.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import orjson
 
 from onlinecde.serving.problems import Problem
+from onlinecde.streaming import Refusal
 
 EVENT_KEYS = frozenset(("stream", "time", "channel", "value", "id"))
 ROW_KEYS = frozenset(("stream", "time", "values", "id", "static"))
@@ -35,9 +36,10 @@ class Columns:
     channels: Any
     values: Any
     ids: list[Any] | None = None
-    static: dict[str, Any] = field(default_factory=dict)
-    rows: bool = False
-    """Whether an item is a row, so that a refusal must name the channel"""
+    static: list[tuple[int, str, Any]] = field(default_factory=list)
+    """(item, stream, features): of the items that give any; a `Refusal` where they have no form at all"""
+    rows: list[bool] = field(default_factory=list)
+    """(item,): whether it is a row, so that a refusal must name the channel"""
 
     def __len__(self) -> int:
         return len(self.of)
@@ -86,6 +88,7 @@ def columns_of(
             if not item.keys() <= EVENT_KEYS:
                 raise _unknown(item, EVENT_KEYS, index)
             found.names.append(item.get("stream"))
+            found.rows.append(False)
             found.of.append(index)
             found.times.append(item.get("time"))
             found.channels.append(item.get("channel"))
@@ -112,7 +115,7 @@ def _add_row(found: Columns, index: int, item: dict[str, Any], features: Sequenc
     if None in held.values():  # null: not observed, which is no event
         held = {channel: value for channel, value in held.items() if value is not None}
     many = len(held)
-    found.rows = True
+    found.rows.append(True)
     found.names.append(item.get("stream"))
     found.of += [index] * many
     found.times += [item.get("time")] * many
@@ -122,13 +125,15 @@ def _add_row(found: Columns, index: int, item: dict[str, Any], features: Sequenc
         own = item.get("id")
         # The engine's ids are of events: each channel of a row has its own.
         _add_ids(found, [f"{own}/{channel}" if type(own) is str else own for channel in held])
-    if "static" in item:
-        name = item.get("stream")
-        if type(name) is str:
-            found.static[name] = static_of(item["static"], features, f"[{index}].static")
+    if item.get("static") is not None and type(item.get("stream")) is str:
+        try:
+            told = static_of(item["static"], features)
+        except Problem as problem:
+            told = Refusal(problem.code, "static", problem.message)
+        found.static.append((index, item["stream"], told))
 
 
-def static_of(told: Any, features: Sequence[str], where: str) -> list[Any] | None:
+def static_of(told: Any, features: Sequence[str]) -> list[Any] | None:
     """Static features in the model's order, from a list or by name; None stays None."""
     if told is None:
         return None
@@ -136,12 +141,12 @@ def static_of(told: Any, features: Sequence[str], where: str) -> list[Any] | Non
         strange = told.keys() - set(features)
         if strange:
             raise _wrong(
-                "static_bad", f"the model has no static feature {min(strange)[:40]!r}.", where
+                "static_bad", f"the model has no static feature {min(strange)[:40]!r}.", "static"
             )
         return [told.get(name) for name in features]
     if type(told) is list:
         return told
-    raise _wrong("static_bad", "`static` is neither an object nor a list.", where)
+    raise _wrong("static_bad", "it is neither an object nor a list.", "static")
 
 
 def _add_ids(found: Columns, ids: list[Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -41,14 +41,15 @@ class Committed:
         told = []
         for event, refusal in self.refusals[:MOST_REFUSALS]:
             field, message = refusal.field, refusal.message
-            if self.columns.rows and field in ("value", "channel"):
+            item = self.columns.of[event]
+            if self.columns.rows[item] and field in ("value", "channel"):
                 named = self.columns.channels[event]
                 name = named if isinstance(named, str) else channels[int(named)]
                 field = f"values.{name[:40]}"
                 message = message if refusal.field == "channel" else f"{name[:40]}: {message}"
             told.append(
                 {
-                    "index": self.columns.of[event],
+                    "index": item,
                     "code": refusal.code,
                     "field": field,
                     "message": message,
@@ -187,7 +188,8 @@ class GroupCommit:
         return jobs
 
     def _apply(self, jobs: list[_Waiting], starts: list[int]) -> Receipts:
-        return self.engine.apply(merged([job.columns for job in jobs], self.engine.channels))
+        parts = [job.columns for job in jobs]
+        return self.engine.apply(merged(parts, self.engine.channels, self.engine.static_fault))
 
     def _answer(self, jobs: list[_Waiting], starts: list[int], receipts: Receipts) -> None:
         refused: dict[int, list[tuple[int, Refusal]]] = {}
@@ -205,14 +207,31 @@ class GroupCommit:
             )
 
 
-def merged(parts: Sequence[Columns], channels: Sequence[str]) -> EventBatch:
-    """The events of many requests as one batch, in order of arrival."""
+def merged(
+    parts: Sequence[Columns],
+    channels: Sequence[str],
+    static_fault: Callable[[str, Any], Refusal | None] = lambda stream, static: None,
+) -> EventBatch:
+    """The events of many requests as one batch, in order of arrival.
+
+    Of the static features given for a stream the first that `static_fault` finds nothing wrong with count;
+    items with others that are wrong are refused.
+    """
     names: list[Any] = []
-    pointers, ids, static = [], None, {}
+    pointers, ids, events = [], None, 0
+    static: dict[str, Any] = {}
+    refused: dict[int, Refusal] = {}
     for part in parts:
         pointers.append(np.array(part.of, np.int64) + len(names))
         names += part.names
-        static.update(part.static)
+        for item, stream, told in part.static:
+            wrong = told if isinstance(told, Refusal) else static_fault(stream, told)
+            if wrong is None:
+                static.setdefault(stream, told)
+            else:
+                own = range(bisect_left(part.of, item), bisect_right(part.of, item))
+                refused.update(dict.fromkeys((events + event for event in own), wrong))
+        events += len(part)
     if any(part.ids is not None for part in parts):
         ids = [one for part in parts for one in (part.ids or [None] * len(part))]
     codes = [part.channels for part in parts]
@@ -229,6 +248,7 @@ def merged(parts: Sequence[Columns], channels: Sequence[str]) -> EventBatch:
         ids,
         of=np.concatenate(pointers),
         static=static or None,
+        refused=refused or None,
     )
 
 

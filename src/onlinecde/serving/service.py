@@ -40,6 +40,8 @@ _TOLD = {
     "stream_limit": (422, "stream"),
     "static_needed": (422, "static"),
     "static_bad": (422, "static"),
+    "origin_bad": (422, "origin"),
+    "origin_fixed": (409, "origin"),
     "by_bad": (422, "by"),
 }
 """Status and field of what an engine cannot take, by its code"""

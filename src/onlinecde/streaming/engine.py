@@ -15,7 +15,14 @@ from onlinecde.models import OnlineModel
 from onlinecde.streaming import moving, questions, reading
 from onlinecde.streaming.applying import apply_batch
 from onlinecde.streaming.errors import StreamingError, UnknownStream
-from onlinecde.streaming.events import Answers, Event, EventBatch, Outcome, Receipts
+from onlinecde.streaming.events import (
+    Answers,
+    Event,
+    EventBatch,
+    Outcome,
+    Receipts,
+    Refusal,
+)
 from onlinecde.streaming.following import Following, Settings
 from onlinecde.streaming.identity import served_model
 from onlinecde.streaming.intake import is_name
@@ -135,7 +142,7 @@ class Engine:
     ) -> StreamInfo:
         """Make a stream known before its first event; needed where the model takes static features.
 
-        Again with the same features it changes nothing; with others it is refused.
+        Again with the same features and origin it changes nothing; with others it is refused.
         """
         with self._ready() as following:
             if not is_name(stream):
@@ -150,7 +157,15 @@ class Engine:
                     raise StreamingError(
                         f"stream {stream!r} was opened with other static features.", "static_bad"
                     )
-                return questions.stream_info(following, slot)
+                info = questions.stream_info(following, slot)
+                if origin is not None and origin != info.origin:
+                    was = "no origin" if info.origin is None else f"origin {info.origin!r}"
+                    raise StreamingError(
+                        f"stream {stream!r} was opened with {was}, which stays: give the origin before the "
+                        "first event, or forget the stream.",
+                        "origin_fixed",
+                    )
+                return info
             if wrong is not None:
                 raise StreamingError(wrong.message, wrong.code)
             if following.totals.streams >= following.settings.most_streams:
@@ -166,6 +181,10 @@ class Engine:
                 raise
             following.sequence, following.totals = commit.sequence, totals
             return questions.stream_info(following, following.add([record])[0])
+
+    def static_fault(self, stream: str, static: Any) -> Refusal | None:
+        """What is wrong with static features for a stream; None where they would do."""
+        return self._following.check_static(stream, static)[1]
 
     def predict(self, stream: str, at: float | None = None) -> np.ndarray:
         """Outputs (output,) of a stream at a time from its newest row on, default: the newest row."""

@@ -79,6 +79,8 @@ class EventBatch:
     """(event,) int: which entry of `streams` each event belongs to"""
     static: Mapping[str, Sequence[float]] | None = None
     """Static features of streams that may be new; not looked at for streams that are known"""
+    refused: Mapping[int, Refusal] | None = None
+    """Events that whoever made the batch refuses, by position: counted and recorded like the engine's own"""
 
     def __post_init__(self) -> None:
         many = len(self.times)

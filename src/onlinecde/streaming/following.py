@@ -16,7 +16,7 @@ from onlinecde.streaming.codec import StateCodec
 from onlinecde.streaming.errors import ModelMismatch, StreamingError
 from onlinecde.streaming.events import Outcome, Refusal
 from onlinecde.streaming.identity import ServedModel
-from onlinecde.streaming.intake import Limits
+from onlinecde.streaming.intake import Limits, numbers_of
 from onlinecde.streaming.residents import BEFORE, Residents
 from onlinecde.streaming.store import StateRecord, Store, StreamRecord
 
@@ -221,8 +221,10 @@ class Following:
                 f"stream {name!r} is new and the model takes {wanted} static features: open it with them.",
             )
         try:
-            features = np.asarray(static, "<f8")
-            sound = features.shape == (wanted,) and bool(np.isfinite(features).all())
+            told = static if isinstance(static, list | tuple) else np.asarray(static)
+            features, strange = numbers_of(told)
+            sound = strange is None and features.shape == (wanted,)
+            sound = sound and bool(np.isfinite(features).all())
             sound = sound and bool((np.abs(features) <= self.limits.largest).all())
         except (TypeError, ValueError, OverflowError):
             sound, features = False, np.empty(0)
@@ -232,7 +234,7 @@ class Following:
                 "static",
                 f"stream {name!r}: give {wanted} finite numbers as static features.",
             )
-        return features.tobytes(), None
+        return features.astype("<f8").tobytes(), None
 
     def drop(self, slots: Sequence[int]) -> None:
         """Drop streams from memory."""

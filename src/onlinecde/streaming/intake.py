@@ -53,7 +53,8 @@ def columns_of(
     """
     many = len(batch)
     valid = np.ones(many, bool)
-    refusals: dict[int, Refusal] = {}
+    refusals: dict[int, Refusal] = dict(batch.refused or {})
+    valid[list(refusals)] = False
 
     def refuse(which: np.ndarray, code: str, field: str, say: Any) -> None:
         which = which[valid[which]]
@@ -64,7 +65,7 @@ def columns_of(
     of = np.arange(many) if batch.of is None else _pointers(batch.of, len(batch.streams))
     slots = _lookup(batch.streams, known)
     _check_names(batch.streams, np.flatnonzero(slots < 0), of, refuse)
-    times, strange = _numbers(batch.times)
+    times, strange = numbers_of(batch.times)
     if strange is not None:
         refuse(
             strange,
@@ -80,7 +81,7 @@ def columns_of(
             "channel",
             lambda i: f"channel is {_quoted(batch.channels[i])}: give a name.",
         )
-    values, strange = _numbers(batch.values)
+    values, strange = numbers_of(batch.values)
     if strange is not None:
         refuse(
             strange,
@@ -176,7 +177,7 @@ def _pointers(of: Any, names: int) -> np.ndarray:
     return pointers.astype(np.int64, copy=False)
 
 
-def _numbers(column: Any) -> tuple[np.ndarray, np.ndarray | None]:
+def numbers_of(column: Any) -> tuple[np.ndarray, np.ndarray | None]:
     """A column as float64, and where it holds something that is not a number."""
     if isinstance(column, np.ndarray):
         if column.dtype.kind in "fiu" and column.ndim == 1:
