@@ -1,5 +1,7 @@
 """What the API says is what the engine and the model say."""
 
+import json
+import logging
 import time
 
 import httpx
@@ -265,6 +267,27 @@ def test_an_unforeseen_error_is_told_without_what_was_sent(start, monkeypatch, c
     lines = [JsonLines().format(record) for record in caplog.records]
     assert any("KeyError" in line for line in lines)
     assert not any("secret" in line for line in lines)
+
+
+def test_what_asyncio_has_to_say_is_a_line_without_data():
+    import asyncio
+
+    from onlinecde.serving.request_log import JsonLines
+
+    loop, heard = asyncio.new_event_loop(), []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(JsonLines().format(record))
+    logging.getLogger("asyncio").addHandler(handler)
+    try:
+        loop.call_soon(lambda name: [][0], "bed 7")
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+    finally:
+        logging.getLogger("asyncio").removeHandler(handler)
+        loop.close()
+    told = json.loads(heard[0])
+    assert (told["event"], told["error"]) == ("failed", "IndexError")
+    assert "bed 7" not in heard[0]
 
 
 def test_who_asks_too_often_waits(start):

@@ -56,7 +56,12 @@ TABLE = [
     ("{", 400, "json_bad", "body"),
     ("nonsense", 400, "json_bad", "body"),
     (b'{"stream": "\xff\xfe"}', 400, "utf8_bad", "body"),
-    ('{"stream": "\\ud800", "time": 0, "channel": "lactate", "value": 1}', 422, "stream_bad", "stream"),
+    ('{"stream": "\\ud800", "time": 0, "channel": "lactate", "value": 1}', 400, "utf8_bad", "body"),
+    ('{"stream": "a", "time": 0, "channel": "\\ud800", "value": 1}', 400, "utf8_bad", "body"),
+    ('{"stream": "a", "time": 0, "values": {"\\udfff": 1}}', 400, "utf8_bad", "body"),
+    ('{"stream": "a", "time": 0, "channel": "lactate", "value": 1, "\\ud800": 1}', 400, "utf8_bad", "body"),
+    (changed(stream="."), 422, "stream_bad", "stream"),
+    (changed(stream=".."), 422, "stream_bad", "stream"),
     (DEEP, 400, "json_depth", "body"),
     ("[" * 100_000, 400, "json_depth", "body"),
 ]  # fmt: skip
@@ -110,6 +115,32 @@ def test_too_many_events_are_refused_before_any_is_applied(running):
 def test_other_media_types_are_refused(running):
     answer = running.post("/v1/events", content=b"a=1", headers={"content-type": "text/csv"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (415, "media_type")
+
+
+def test_an_event_split_across_lines_is_no_line(running):
+    for body in (
+        b'{"stream": "split", "time": 0\n"channel": "lactate", "value": 1},'
+        b'{"stream": "split", "time": 1, "channel": "lactate", "value": 1}',
+        b'{"stream": "split", "time": 0, "values": {"lactate": 1\n"oxygen": 2}},'
+        b'{"stream": "split", "time": 1, "values": {"lactate": 1}}\n',
+    ):
+        answer = running.post(
+            "/v1/events", content=body, headers={"content-type": "application/x-ndjson"}
+        )
+        assert (answer.status_code, answer.json()["error"]["field"]) == (400, "line 1")
+    assert running.get("/v1/streams/split").status_code == 404
+
+
+def test_messages_have_plain_numbers(running):
+    for told in ({"time": 1e9}, {"value": 1e300}):
+        row = {"stream": "a", "time": 50, "channel": "lactate", "value": 1.0, **told}
+        message = running.post("/v1/events", json=row).json()["error"]["message"]
+        assert repr(*told.values()) in message
+        assert "np." not in message
+    assert (
+        f"not between {-1e5!r} and {1e5!r}"
+        in running.post("/v1/events", json={**row, "time": 1e9}).text
+    )
 
 
 def test_a_bad_line_is_named(running):

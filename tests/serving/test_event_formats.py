@@ -9,6 +9,7 @@ from onlinecde.serving.event_formats import columns_of, read_events
 from onlinecde.serving.group_commit import merged
 from onlinecde.serving.problems import Problem
 from onlinecde.streaming import Refusal
+from onlinecde.streaming.intake import is_text
 
 POSITIONS = {"hr": 0, "bp": 1, "lactate": 2}
 NAMES = list(POSITIONS)
@@ -135,6 +136,20 @@ def test_each_channel_of_a_row_has_an_id_of_its_own():
         {"stream": "a", "time": 0, "values": {"hr": 1, "bp": 2}, "id": "m1"},
     ]
     assert columns_of(told, positions=POSITIONS).ids == [None, "m1/hr", "m1/bp"]
+
+
+def test_a_row_may_have_as_long_an_id_as_an_event():
+    def ids(own):
+        told = {"stream": "a", "time": 0, "values": {"hr": 1, "lactate": 2}, "id": own}
+        return columns_of(told, positions=POSITIONS).ids
+
+    for length in (1, 193, 198, 200):
+        found = ids("x" * length)
+        assert len(set(found)) == 2
+        assert all(map(is_text, found))
+        assert ids("x" * length) == found
+    for wrong in ("", "x" * 201, 7):
+        assert not any(map(is_text, ids(wrong)))
 
 
 def test_static_features_by_name_are_put_in_order():

@@ -87,7 +87,16 @@ def test_new_predictions_and_ticks_are_heard(start):
         ("5", "body_type"),
         ({"subscribe": 5}, "subscribe_bad"),
         ({"subscribe": [5]}, "subscribe_bad"),
+        ({"subscribe": "all", "ticks": "no"}, "subscribe_bad"),
+        ({"subscribe": "all", "events": [ROW]}, "field_unknown"),
+        ({"unsubscribe": True, "events": [ROW]}, "field_unknown"),
+        ('{"subscribe": ["\\ud800"]}', "utf8_bad"),
+        ('{"ref": "\\ud800", "events": []}', "utf8_bad"),
         ({"ref": [], "events": [ROW]}, "ref_bad"),
+        (
+            json.dumps({"ref": 2**70, "events": [{**ROW, "values": {"lactate": float("nan")}}]}),
+            "ref_bad",
+        ),
         ({"events": []}, "no_events"),
         ({**ROW, "more": 1}, "field_unknown"),
     ],
@@ -100,6 +109,28 @@ def test_bad_messages_are_answered_and_the_socket_lives(start, said, code):
         assert (heard["type"], heard["error"]["code"]) == ("error", code)
         talk.say(ROW)
         assert talk.hear("receipt")["counts"]["applied"] == 2
+
+
+def test_a_receipt_that_cannot_be_written_is_an_error_with_its_ref(start, monkeypatch, caplog):
+    from onlinecde.serving.group_commit import Committed
+
+    _, _, url = start()
+    monkeypatch.setattr(Committed, "as_json", lambda *_: {"unwritable": object()})
+    with opened(url) as talk:
+        talk.say({"ref": 17, "events": [ROW]})
+        heard = talk.hear()
+        assert (heard["type"], heard["ref"], heard["status"]) == ("error", 17, 500)
+        monkeypatch.undo()
+        talk.say({"ref": 18, "events": [ROW]})
+        assert talk.hear("receipt")["counts"]["duplicate"] == 2
+
+
+def test_an_event_beside_a_row_has_its_receipt(start):
+    _, _, url = start()
+    with opened(url) as talk:
+        talk.say({"ref": 1, "events": [ROW, {"stream": "a", "time": 1, "channel": [], "value": 1}]})
+        receipt = talk.hear("receipt")
+        assert (receipt["ref"], receipt["refusals"][0]["code"]) == (1, "channel_type")
 
 
 def test_a_refused_event_has_its_reason(start):

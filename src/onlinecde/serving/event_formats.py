@@ -8,6 +8,7 @@ wrong with an event (its time, channel, value or static features) is the engine'
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import orjson
 
 from onlinecde.serving.problems import Problem
 from onlinecde.streaming import Refusal
+from onlinecde.streaming.intake import LONGEST_NAME
 
 EVENT_KEYS = frozenset(("stream", "time", "channel", "value", "id"))
 ROW_KEYS = frozenset(("stream", "time", "values", "id", "static"))
@@ -123,8 +125,7 @@ def _add_row(found: Columns, index: int, item: dict[str, Any], features: Sequenc
     found.values += held.values()
     if found.ids is not None or "id" in item:
         own = item.get("id")
-        # The engine's ids are of events: each channel of a row has its own.
-        _add_ids(found, [f"{own}/{channel}" if type(own) is str else own for channel in held])
+        _add_ids(found, [_id_in_row(own, channel) for channel in held])
     if item.get("static") is not None and type(item.get("stream")) is str:
         try:
             told = static_of(item["static"], features)
@@ -147,6 +148,14 @@ def static_of(told: Any, features: Sequence[str]) -> list[Any] | None:
     if type(told) is list:
         return told
     raise _wrong("static_bad", "it is neither an object nor a list.", "static")
+
+
+def _id_in_row(own: Any, channel: str) -> Any:
+    """The engine's ids are of events: each channel of a row has its own, as long as the row's may be."""
+    if type(own) is not str or not 0 < len(own) <= LONGEST_NAME:
+        return own
+    text = f"{own}/{channel}"
+    return text if len(text) <= LONGEST_NAME else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _add_ids(found: Columns, ids: list[Any]) -> None:
@@ -190,7 +199,13 @@ def read_json(body: bytes) -> Any:
             ) from error
         try:
             # Python's reader takes what Python's writer writes for numbers that are not finite.
-            return json.loads(text)
+            told = json.loads(text)
+            json.dumps(told, ensure_ascii=False).encode()  # an escape such as \ud800 is no text
+            return told
+        except UnicodeEncodeError:
+            raise Problem(
+                400, "utf8_bad", "the body has half of a surrogate pair, which is no text.", field="body"
+            ) from error  # fmt: skip
         except (ValueError, RecursionError):
             raise Problem(
                 400, "json_bad", f"the body is not JSON: {error.msg} (line {error.lineno}, "
@@ -200,19 +215,23 @@ def read_json(body: bytes) -> Any:
 
 def read_lines(body: bytes) -> list[Any]:
     """NDJSON: one event or row a line."""
-    lines = [line for line in body.split(b"\n") if line.strip()]
-    try:
-        told = orjson.loads(b"[%b]" % b",".join(lines))
-        if len(told) == len(lines):
-            return told
-    except orjson.JSONDecodeError:
-        pass
-    found = []
-    for number, line in enumerate(lines):
+    lines = [line.strip() for line in body.split(b"\n")]
+    whole = [line for line in lines if line]
+    # All at once where every line looks like an object of its own; else one by one, to name the bad one.
+    if all(line[:1] == b"{" and line[-1:] == b"}" for line in whole):
         try:
-            found.append(read_json(line))
+            told = orjson.loads(b"[%b]" % b",".join(whole))
+            if len(told) == len(whole) > 0:
+                return told
+        except orjson.JSONDecodeError:
+            pass
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            if line:
+                found.append(read_json(line))
         except Problem as problem:
-            problem.field = f"line {number + 1}"
+            problem.field = f"line {number}"
             raise
     if not found:
         raise Problem(400, "body_empty", "the body is empty.", field="body")

@@ -90,11 +90,12 @@ async def _read(socket: WebSocket, service: Service, client: Client, listener: L
                 continue
             if isinstance(told, dict) and "ref" in told:
                 ref = told.pop("ref")
-                if not isinstance(ref, int | str) or (isinstance(ref, str) and len(ref) > 200):
+                if not _is_ref(ref):
                     ref = None
                     raise Problem(
-                        422, "ref_bad", "a `ref` is a number or a short text.", field="ref"
-                    )
+                        422, "ref_bad", "a `ref` is an integer of 64 bits or a text of at most 200 characters.",
+                        field="ref",
+                    )  # fmt: skip
             if "write" not in client.scopes:
                 raise Problem(403, "scope_missing", "this needs a token with the scope 'write'.")
             columns = columns_of(
@@ -107,11 +108,11 @@ async def _read(socket: WebSocket, service: Service, client: Client, listener: L
             await service.commits.room()
             try:
                 answer = service.commits.enter(columns)
-            except Problem:
+            except BaseException:
                 places.release()
                 raise
-        except Problem as problem:
-            listener.put(_error(problem, ref))
+        except Exception as error:
+            listener.put(_error(service.problem_of(error), ref))
             continue
         answer.add_done_callback(
             lambda done, ref=ref: _receipt(done, ref, service, listener, places)
@@ -128,35 +129,43 @@ def _receipt(
     places.release()
     if done.cancelled():
         return
-    error = done.exception()
-    if error is None:
+    try:
         told = {"type": "receipt", "ref": ref, **done.result().as_json(service.engine.channels)}
         listener.put(orjson.dumps(told))
-    else:
+    except Exception as error:
         listener.put(_error(service.problem_of(error), ref))
+
+
+def _is_ref(ref: Any) -> bool:
+    if isinstance(ref, str):
+        return len(ref) <= 200
+    return isinstance(ref, int) and -(2**63) <= ref < 2**63
 
 
 def _subscribe(told: dict[str, Any], client: Client, listener: Listener) -> None:
     if "read" not in client.scopes:
         raise Problem(403, "scope_missing", "this needs a token with the scope 'read'.")
+    known = {"unsubscribe"} if "unsubscribe" in told else {"subscribe", "ticks"}
+    if strange := told.keys() - known:
+        name = min(strange)[:40]
+        raise Problem(
+            422, "field_unknown", f"beside {min(known)!r} there is no field {name!r}: send it by itself.",
+            field=name,
+        )  # fmt: skip
     if "unsubscribe" in told:
         listener.streams, listener.ticks = set(), False
     else:
-        wanted = told["subscribe"]
-        if wanted == "all":
-            listener.streams = None
-        elif (
-            isinstance(wanted, list)
-            and len(wanted) <= _MOST_NAMES
-            and all(isinstance(name, str) and len(name) <= 200 for name in wanted)
-        ):
-            listener.streams = set(wanted)
-        else:
+        wanted, ticks = told["subscribe"], told.get("ticks", True)
+        names = isinstance(wanted, list) and len(wanted) <= _MOST_NAMES
+        names = names and all(isinstance(name, str) and len(name) <= 200 for name in wanted)
+        if wanted != "all" and not names:
             raise Problem(
                 422, "subscribe_bad", f"subscribe to 'all' or to a list of at most {_MOST_NAMES} names.",
                 field="subscribe",
             )  # fmt: skip
-        listener.ticks = bool(told.get("ticks", True))
+        if not isinstance(ticks, bool):
+            raise Problem(422, "subscribe_bad", "`ticks` is true or false.", field="ticks")
+        listener.streams, listener.ticks = None if wanted == "all" else set(wanted), ticks
     every = listener.streams is None
     listener.put(
         orjson.dumps(

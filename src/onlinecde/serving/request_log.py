@@ -19,7 +19,7 @@ class JsonLines(logging.Formatter):
             "at": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
             + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
-            "event": record.getMessage(),
+            "event": _said(record),
         }
         line |= getattr(record, "told", {})
         if record.exc_info and record.exc_info[0] is not None:
@@ -32,11 +32,18 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
+def _said(record: logging.LogRecord) -> str:
+    """What a record says; asyncio adds what it was about in full, which may be what a client sent."""
+    if record.name != "asyncio":
+        return record.getMessage()
+    return "failed" if record.exc_info else record.getMessage().split("\n", 1)[0]
+
+
 def log_to_stderr(level: int = logging.INFO) -> None:
-    """Send this package's and uvicorn's log to stderr as JSON lines."""
+    """Send this package's, uvicorn's and asyncio's log to stderr as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    for name in ("onlinecde.serving", "uvicorn", "uvicorn.error"):
+    for name in ("onlinecde.serving", "uvicorn", "uvicorn.error", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers = [handler] if name != "uvicorn.error" else []
         logger.setLevel(level)

@@ -25,7 +25,7 @@ from onlinecde.streaming.events import (
 )
 from onlinecde.streaming.following import Following, Settings
 from onlinecde.streaming.identity import served_model
-from onlinecde.streaming.intake import is_name
+from onlinecde.streaming.intake import is_name, is_text
 from onlinecde.streaming.memory_store import MemoryStore
 from onlinecde.streaming.rebuilding import rebuild as rebuild_store
 from onlinecde.streaming.rebuilding import repair as repair_stream
@@ -313,7 +313,7 @@ class Engine:
     def acknowledge(self, number: int, by: str) -> Alarm:
         """Mark an alarm as seen; durable. A second time changes nothing."""
         with self._ready():
-            if not is_name(by):
+            if not is_text(by):
                 raise StreamingError(f"by is {by!r}: say who has seen it.", "by_bad")
             alarm = self.store.acknowledge(number, self.clock(), by)
             if alarm is None:

@@ -105,7 +105,7 @@ def columns_of(
             "time_absurd",
             "time",
             lambda i: (
-                f"time {times[i]!r} is not between {limits.earliest:g} and {limits.latest:g}, "
+                f"time {float(times[i])!r} is not between {limits.earliest!r} and {limits.latest!r}, "
                 "the horizon of the model's unit of time: check its unit and origin."
             ),
         )
@@ -125,11 +125,13 @@ def columns_of(
             some[~(np.abs(values[some]) <= limits.largest)],
             "value_too_large",
             "value",
-            lambda i: f"value {values[i]!r} is larger than the model's numbers hold.",
+            lambda i: (
+                f"value {float(values[i])!r} is larger than {limits.largest!r}, the largest the model's numbers hold."
+            ),
         )
     ids = batch.ids
     if ids is not None:
-        wrong = [i for i, one in enumerate(ids) if one is not None and not is_name(one)]
+        wrong = [i for i, one in enumerate(ids) if one is not None and not is_text(one)]
         refuse(
             np.array(wrong, np.int64),
             "id_type",
@@ -140,9 +142,14 @@ def columns_of(
     return Columns(batch.streams, of, slots, times + 0.0, codes, values, ids, valid, refusals)
 
 
+def is_text(told: Any) -> bool:
+    """Whether something is a printable text that is not too long: an event's id, a person's name."""
+    return isinstance(told, str) and 0 < len(told) <= LONGEST_NAME and told.isprintable()
+
+
 def is_name(name: Any) -> bool:
-    """Whether something can name a stream or an event."""
-    return isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
+    """Whether something can name a stream; paths of the web lose the names `.` and `..` on their way."""
+    return is_text(name) and name not in (".", "..")
 
 
 def _lookup(names: Any, known: Mapping[str, int]) -> np.ndarray:
@@ -163,7 +170,7 @@ def _check_names(names: Any, doubtful: np.ndarray, of: np.ndarray, refuse: Any) 
             "stream",
             lambda i: (
                 f"stream is {_quoted(names[of[i]])}: give a name of 1 to {LONGEST_NAME} printable "
-                "characters."
+                "characters, not '.' or '..'."
             ),
         )
 

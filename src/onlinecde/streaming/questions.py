@@ -26,7 +26,7 @@ def times(
     for place in np.flatnonzero(~(asked <= latest)):
         raise StreamingError(
             f"stream {streams[place]!r} is asked for at {float(asked[place])!r}: give a time up to "
-            f"{latest:g}.",
+            f"{latest!r}.",
             "time_absurd",
         )
     for place in [] if clamp else np.flatnonzero(asked < last):
@@ -60,8 +60,8 @@ def curve_span(
     since = max(since, first)
     if not since <= until <= latest:
         raise StreamingError(
-            f"the curve is asked for from {since:g} to {until:g}: give a span from the first row at "
-            f"{first:g} on, up to {latest:g}.",
+            f"the curve is asked for from {since!r} to {until!r}: give a span from the first row at "
+            f"{first!r} on, up to {latest!r}.",
             "span_bad",
         )
     return since, until
