@@ -25,6 +25,7 @@ from onlinecde.streaming import (
     StoreBusy,
     StoreFull,
     StreamingError,
+    UnknownStream,
 )
 
 
@@ -175,13 +176,60 @@ def test_a_damaged_state_is_refused_and_never_served(tmp_path):
     # It does not keep the others from being followed, and its rows are all there still.
     again = made_engine(SQLiteStore(tmp_path / "live.db"))
     assert again.predict("bed 2").shape == (1,)
-    assert len(again.store.rows(1)) == 1
-    with pytest.raises(CodecError, match="checksum"):
+    assert len(again.history("bed 1")) == 1
+    assert again.alarms("bed 1") == []
+    with pytest.raises(CodecError, match="'bed 1'.*checksum.*repair.*forget"):
         again.state("bed 1")
     again.repair("bed 1")
     assert again.state("bed 1") == sound
     assert again.apply([Event("bed 1", 1.0, "a", 1.0)]).counts["applied"] == 1
     again.close()
+
+
+def test_a_stream_whose_state_is_damaged_can_be_forgotten(tmp_path):
+    engine = made_engine(SQLiteStore(tmp_path / "live.db"))
+    engine.apply([Event("bed 1", 0.0, "a", 1.0), Event("bed 2", 0.0, "a", 1.0)])
+    engine.evict(["bed 1"])
+    engine.store._db.execute("UPDATE states SET body = zeroblob(length(body)) WHERE stream = 1")
+    with pytest.raises(CodecError):
+        engine.predict("bed 1")
+    engine.forget("bed 1")
+    assert engine.overview().streams == ("bed 2",)
+    assert engine.apply([Event("bed 1", 0.0, "a", 1.0)]).counts["applied"] == 1
+    engine.close()
+
+
+def test_while_the_store_is_away_memory_answers_with_what_was_acknowledged(tmp_path, monkeypatch):
+    batches = micro_batches(seed=8)[:30]
+    engine = made_engine(SQLiteStore(tmp_path / "live.db"))
+    for events in batches[:10]:
+        engine.apply(events)
+    streams, counters = engine.overview().streams, dict(engine.counters)
+    said, asked = engine.predict_many(streams).outputs, []
+
+    def away(*_):
+        asked.append(1)
+        raise StoreBusy("the database is away")
+
+    for name in ("commit", "head"):
+        monkeypatch.setattr(engine.store, name, away)
+    fresh = Event("never heard of", 0.0, CHANNELS[0], 1.0)
+    with pytest.raises(StoreBusy):
+        engine.apply([*batches[10], fresh])
+    assert asked
+    assert (engine.predict_many(streams).outputs == said).all()
+    assert dict(engine.counters) == counters
+    assert engine.stream(streams[0]).rows > 0
+    with pytest.raises(UnknownStream):
+        engine.stream(fresh.stream)
+    many = len(asked)
+    engine.predict(streams[0])  # and does not ask for it anew at every question
+    assert len(asked) == many
+    with pytest.raises(StoreBusy):
+        engine.apply(batches[10])
+    monkeypatch.undo()
+    finishes_as_if_nothing_had_happened(engine, batches, 10)
+    engine.close()
 
 
 def test_another_models_store_is_refused_until_it_is_rebuilt(tmp_path):

@@ -8,12 +8,13 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from websockets.sync.client import connect
 
 import onlinecde as oc
 from onlinecde.serving import Limits, schemas
 from onlinecde.serving.board import attention
 from onlinecde.serving.stream_clock import StreamClock
-from onlinecde.streaming import Engine, StoreFull
+from onlinecde.streaming import Engine, StoreBusy, StoreFull
 
 CHANNELS = ("heart_rate", "lactate", "oxygen", "pressure")
 
@@ -156,6 +157,110 @@ def test_a_clock_that_jumps_back_never_asks_before_the_newest_row():
         assert (told <= 55.0).all()
 
 
+def test_now_is_never_later_than_the_model_can_be_asked(start):
+    client, engine, _ = start(clock_speed=3600.0, tick=0.05)
+    rows = [("near", 0.0), ("edge", engine.latest - 1e-3)]
+    client.post(
+        "/v1/events", json=[{"stream": s, "time": t, "values": {"lactate": 1}} for s, t in rows]
+    )
+    before = client.get("/v1/streams?search=near").json()["streams"][0]
+    time.sleep(0.2)
+    after = client.get("/v1/streams?search=near").json()["streams"][0]
+    assert after["now"] > before["now"]
+    edge = client.get("/v1/streams/edge").json()["now"]
+    assert edge["time"] == engine.latest
+    for what in ("prediction", "curve"):
+        assert client.get(f"/v1/streams/edge/{what}").status_code == 200
+
+
+def damaged(engine, stream):
+    """Zeroes the stored state of a stream in a MemoryStore, and has the engine read it anew."""
+    number = engine.store.find([stream])[0].number
+    held = engine.store._states[number]
+    engine.store._states[number] = (*held[:-1], bytes(len(held[-1])))
+    engine.evict([stream])
+
+
+def test_a_stream_that_cannot_be_read_freezes_no_other_and_has_no_number_itself(start, caplog):
+    client, engine, url = start(clock_speed=3600.0, tick=0.05)
+    names = [f"s{n}" for n in range(20)]
+    told = [{"stream": name, "time": 0, "values": {"lactate": 1.0}} for name in names]
+    client.post("/v1/events", json=told)
+    damaged(engine, "s7")
+
+    def listed():
+        return {one["stream"]: one for one in client.get("/v1/streams").json()["streams"]}
+
+    with connect(url.replace("http", "ws") + "/v1/live") as socket, caplog.at_level("WARNING"):
+        before = listed()
+        time.sleep(0.3)
+        after = listed()
+        for name in names:
+            if name == "s7":
+                assert after[name]["probabilities"] == [None]
+            else:
+                assert after[name]["now"] > before[name]["now"]
+                assert after[name]["probabilities"] != before[name]["probabilities"]
+        for wanted in ("all", ["s7", "s8"]):
+            socket.send(json.dumps({"subscribe": wanted}))
+            heard = []
+            while not any(one.get("reason") == "tick" for one in heard):
+                heard = json.loads(socket.recv(timeout=20))
+            answers = {p["stream"]: p for p in heard[-1]["predictions"]}
+            assert answers["s8"]["probabilities"][0] is not None
+            assert answers.get("s7", {}).get("probabilities") in (None, [None])
+    noted = [one for one in caplog.records if one.getMessage() == "stream has no answer"]
+    assert [one.told for one in noted] == [{"code": "state_unreadable"}]
+    # It is told apart, its past can be looked at, and it can be deleted.
+    refused = client.get("/v1/streams/s7/prediction").json()["error"]
+    assert refused["code"] == "state_unreadable"
+    assert "repair" in refused["message"]
+    assert len(client.get("/v1/streams/s7/history").json()["rows"]) == 1
+    assert client.get("/v1/alarms?stream=s7").json() == {"alarms": []}
+    assert client.delete("/v1/streams/s7").status_code == 204
+    assert "s7" not in listed()
+
+
+def test_a_stream_deleted_while_it_is_asked_for_is_a_404(start, monkeypatch):
+    client, engine, _ = start()
+    row = {"stream": "a", "time": 0, "values": {"lactate": 1.0}}
+    ask = engine.stream
+
+    def deleted_after(name):
+        found = ask(name)
+        engine.forget(name)
+        return found
+
+    for path in ("", "/prediction", "/curve"):
+        client.post("/v1/events", json=row)
+        monkeypatch.setattr(engine, "stream", deleted_after)
+        assert client.get(f"/v1/streams/a{path}").status_code == 404
+        monkeypatch.undo()
+
+
+def test_while_the_store_is_away_questions_are_a_503_in_their_own_words(start, monkeypatch):
+    client, engine, _ = start()
+    row = {"stream": "a", "time": 0, "values": {"lactate": 1.0}}
+    client.post("/v1/events", json=row)
+
+    def away(*_, **__):
+        raise StoreBusy("the database is away")
+
+    for name in ("commit", "head", "find", "rows", "alarms", "states", "streams"):
+        monkeypatch.setattr(engine.store, name, away)
+    answer = client.post("/v1/events", json={**row, "time": 1})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_busy")
+    assert "nothing was applied" in answer.json()["error"]["message"]
+    for path in ("/v1/streams", "/v1/streams/a/history", "/v1/alarms"):
+        answer = client.get(path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_busy")
+        assert answer.json()["error"]["message"] == "the store is busy: try again later."
+    assert client.get("/v1/streams/a/prediction").status_code == 200
+    metrics = client.get("/metrics")
+    assert metrics.status_code == 200
+    assert 'onlinecde_events_total{outcome="applied"} 1.0' in metrics.text
+
+
 def test_attention_puts_open_alarms_first_then_risk_then_rise():
     order = attention(
         np.array([0.1, 0.5, 0.5, 0.3]),
@@ -207,7 +312,7 @@ def test_static_features_of_another_item_change_nothing_and_refuse_no_other(star
 
     def row(time, *static):
         told = {"stream": "a", "time": time, "values": {"lactate": 1.0}}
-        return told | {"static": one for one in static}
+        return {**told, "static": static[0]} if static else told
 
     wrong = (["oops", 1], ["60", "1"], [True, False], [60], {"age": 60}, {"shoe": 44}, 5)
     told = [row(0, [66, 1]), row(1), row(2, [20, 0]), row(3, None)]

@@ -111,7 +111,7 @@ def taking_events(service: Service) -> Callable[[Request], Awaitable[Response]]:
             try:
                 done = await service.commits.enter(columns)
             except Exception as error:
-                raise service.problem_of(error) from error
+                raise service.problem_of(error, events=True) from error
         service.metrics.waited.observe(time.perf_counter() - began)
         told = done.as_json(service.engine.channels)
         if done.counts["refused"] == len(columns):
@@ -155,6 +155,8 @@ def _stream_routes(service: Service) -> APIRouter:
         name = _name(stream)
         info = await service.do(lambda: engine.stream(name))
         now = None if info.last_time is None else await service.board.at_now({name})
+        if now is not None and not len(now):  # deleted in between
+            raise Problem(404, "stream_unknown", f"there is no stream {name!r}.", field="stream")
         alarms = await service.do(lambda: engine.alarms(name))
         return reply(shapes.stream_info(info, now, alarms[:100]))
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from onlinecde.serving.request_log import note
 from onlinecde.serving.stream_clock import StreamClock
-from onlinecde.streaming import Alarm, Answers, Engine, Overview, StreamingError
+from onlinecde.streaming import (
+    Alarm,
+    Answers,
+    Engine,
+    Overview,
+    StoreError,
+    StreamInfo,
+    StreamingError,
+    UnknownStream,
+)
 
 CHUNK = 400
 """Streams asked about in one go: an arriving event waits for one such piece of work, not for all"""
@@ -26,7 +36,7 @@ class Snapshot:
     now: np.ndarray
     """(stream,): the time it is on each"""
     probabilities: np.ndarray
-    """(stream, output) at that time"""
+    """(stream, output) at that time; NaN where a stream cannot be asked"""
     outputs: np.ndarray
     alarms: dict[str, Alarm]
     """The newest alarm that is open, by stream"""
@@ -47,19 +57,24 @@ def attention(risk: np.ndarray, trend: np.ndarray, alarmed: np.ndarray) -> np.nd
 
 
 class Board:
-    """Takes snapshots, at most one every `most_age` seconds, however many ask."""
+    """Takes snapshots, at most one every `most_age` seconds, however many ask.
+
+    do: runs work on the engine in the engine's thread.
+    """
 
     def __init__(
         self,
         engine: Engine,
-        executor: Executor,
+        do: Callable[[Callable[[], Any]], Awaitable[Any]],
         clock: StreamClock,
         *,
         output: int = 0,
         most_age: float = 1.0,
     ) -> None:
         self.engine, self.clock, self.output = engine, clock, output
-        self._executor, self._most_age = executor, most_age
+        self._do, self._most_age = do, most_age
+        self._bad: set[str] = set()
+        """Streams that cannot be asked, and of which that was logged"""
         self._last: tuple[float, Snapshot] | None = None
         self._turn = asyncio.Lock()
 
@@ -89,14 +104,24 @@ class Board:
         )
 
     def _few(self, names: set[str]) -> Answers:
-        known = [self.engine.stream(name) for name in sorted(names) if name in self.engine]
-        known = [one for one in known if one.last_time is not None]
+        known = [one for one in map(self._info, sorted(names)) if one is not None]
         now = self.clock.now(
             [one.last_time for one in known],
             [one.received for one in known],
             [np.nan if one.origin is None else one.origin for one in known],
         )
-        return self.engine.predict_many([one.stream for one in known], now)
+        return self._ask(tuple(one.stream for one in known), now)
+
+    def _info(self, name: str) -> StreamInfo | None:
+        """A stream that has a row; None for one that has none, is gone, or cannot be read."""
+        try:
+            found = self.engine.stream(name)
+        except StoreError:
+            raise
+        except StreamingError as error:
+            self._note_bad(name, error)
+            return None
+        return None if found.last_time is None else found
 
     async def _take(self) -> Snapshot:
         overview, opened = await self._do(self._look)
@@ -106,9 +131,8 @@ class Board:
             names = overview.streams[start : start + CHUNK]
             part = slice(start, start + len(names))
             told = await self._do(lambda names=names, part=part: self._ask(names, now[part]))
-            if told is not None:
-                outputs[part], probabilities[part] = told.outputs, told.probabilities
-                now[part] = told.times
+            outputs[part], probabilities[part] = told.outputs, told.probabilities
+            now[part] = told.times
         # Not in the engine's thread, and not in the loop's: no one waits for sorting.
         order = await asyncio.to_thread(self._order, overview, probabilities, opened)
         return Snapshot(overview, now, probabilities, outputs, opened, order, self.clock.wall())
@@ -126,17 +150,33 @@ class Board:
             opened.setdefault(alarm.stream, alarm)
         return self.engine.overview(), opened
 
-    def _ask(self, names: tuple[str, ...], at: np.ndarray) -> Answers | None:
-        try:
-            return self.engine.predict_many(names, at)
-        except StreamingError:
-            pass
-        # Rows have come since the overview: the question is then about those. A stream may be gone too.
-        try:
-            newest = [self.engine.stream(name).last_time for name in names]
-            return self.engine.predict_many(names, np.maximum(at, np.array(newest, np.float64)))
-        except StreamingError:
-            return None
+    def _ask(self, names: tuple[str, ...], at: np.ndarray) -> Answers:
+        """What the model says of each at its time, or at its newest row where rows have come since.
 
-    async def _do(self, work: Callable[[], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        One that cannot be asked has NaN for an answer, and keeps none of the others from theirs.
+        """
+        try:
+            found = self.engine.predict_many(names, at, clamp=True)
+            self._bad.difference_update(names)
+            return found
+        except StoreError:
+            raise
+        except StreamingError as error:
+            if len(names) == 1:
+                self._note_bad(names[0], error)
+                nothing = np.full((1, self.engine.outputs), np.nan)
+                return Answers(names, at, nothing, nothing)
+        half = len(names) // 2
+        first, second = self._ask(names[:half], at[:half]), self._ask(names[half:], at[half:])
+        return Answers(
+            names,
+            np.concatenate([first.times, second.times]),
+            np.concatenate([first.outputs, second.outputs]),
+            np.concatenate([first.probabilities, second.probabilities]),
+        )
+
+    def _note_bad(self, name: str, error: StreamingError) -> None:
+        """Log, once, that a stream cannot be asked; one that is gone is no news."""
+        if name not in self._bad and not isinstance(error, UnknownStream):
+            self._bad.add(name)
+            note("stream has no answer", logging.WARNING, code=error.code)

@@ -133,7 +133,7 @@ def _receipt(
         told = {"type": "receipt", "ref": ref, **done.result().as_json(service.engine.channels)}
         listener.put(orjson.dumps(told))
     except Exception as error:
-        listener.put(_error(service.problem_of(error), ref))
+        listener.put(_error(service.problem_of(error, events=True), ref))
 
 
 def _is_ref(ref: Any) -> bool:

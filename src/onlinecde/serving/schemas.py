@@ -35,12 +35,12 @@ class RefusedEvent(_Body):
 
 
 class Prediction(_Body):
-    """What the model says of a stream at a time."""
+    """What the model says of a stream at a time; null where it has no finite answer."""
 
     stream: str
     time: float
-    outputs: list[float]
-    probabilities: list[float]
+    outputs: list[float | None]
+    probabilities: list[float | None]
 
 
 class Receipt(_Body):
@@ -79,13 +79,16 @@ class Alarm(_Body):
 
 
 class BoardRow(_Body):
-    """A stream in the overview; `probabilities` are those at `now`, `trend` since the row before the newest."""
+    """A stream in the overview; `probabilities` are those at `now`, `trend` since the row before the newest.
+
+    Null where the stream cannot be asked, because its stored state is damaged.
+    """
 
     stream: str
     rows: int
     last_time: float
     now: float
-    probabilities: list[float]
+    probabilities: list[float | None]
     trend: float | None
     received: float
     alarm: Alarm | None

@@ -55,7 +55,9 @@ class Service:
             raise ServingError(f"output is {settings.output}: the model has {engine.outputs}.")
         self.engine, self.settings = engine, settings
         self.positions = {name: place for place, name in enumerate(engine.channels)}
-        self.clock = StreamClock(settings.units_per_second, settings.silent_after)
+        self.clock = StreamClock(
+            settings.units_per_second, settings.silent_after, latest=engine.latest
+        )
         self.hub = Hub()
         self.rates = Rates(settings.limits.requests_per_second, settings.limits.burst)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
@@ -67,7 +69,7 @@ class Service:
             tell=self._committed,
         )
         self.board = Board(
-            engine, self._executor, self.clock, output=settings.output, most_age=0.9 * settings.tick
+            engine, self.do, self.clock, output=settings.output, most_age=0.9 * settings.tick
         )
         self.metrics = Metrics(engine, self.commits)
         self.reading_bytes = 0
@@ -97,20 +99,19 @@ class Service:
         except StreamingError as error:
             raise self.problem_of(error) from error
 
-    def problem_of(self, error: BaseException) -> Problem:
-        """What a client is told of an engine's error."""
+    def problem_of(self, error: BaseException, *, events: bool = False) -> Problem:
+        """What a client is told of an engine's error; `events`: who sent some, and may do so again."""
         if isinstance(error, Problem):
             return error
         if isinstance(error, UnknownStream):
             return Problem(404, error.code, str(error), field="stream")
         if isinstance(error, StoreError):
             wait = 30.0 if isinstance(error, StoreFull) else 2.0
-            what = {StoreFull: "the store's disk is full", StoreBusy: "the store is busy"}
-            told = what.get(type(error), "the store failed")
+            known = {StoreFull: "the store's disk is full", StoreBusy: "the store is busy"}
+            told = known.get(type(error), "the store failed")
             note("store failed", logging.ERROR, code=error.code)
-            return Problem(
-                503, error.code, f"{told}: nothing was applied, send again later.", retry_after=wait
-            )
+            what = "nothing was applied, send again later" if events else "try again later"
+            return Problem(503, error.code, f"{told}: {what}.", retry_after=wait)
         if isinstance(error, StreamingError):
             status, field = _TOLD.get(error.code, (422, None))
             return Problem(status, error.code, str(error), field=field)
@@ -131,8 +132,8 @@ class Service:
                 continue
             try:
                 answers = await self.board.at_now(None if every else some)
-            except StreamingError as error:
-                note("tick failed", logging.WARNING, code=error.code)
+            except Exception as error:
+                note("tick failed", logging.WARNING, code=self.problem_of(error).code)
             else:
                 self.hub.publish("tick", answers)
 
@@ -147,8 +148,8 @@ class Service:
                     note("evicted", streams=gone)
                 if keep is not None and (gone := await self.do(lambda: self.engine.prune(keep))):
                     note("pruned", rows=gone)
-            except Problem as problem:
-                note("housekeeping failed", logging.WARNING, code=problem.code)
+            except Exception as error:
+                note("housekeeping failed", logging.WARNING, code=self.problem_of(error).code)
 
     def about(self) -> dict[str, Any]:
         """The model and the settings a client must know."""

@@ -16,7 +16,8 @@ class StreamClock:
 
     A stream with an origin (the wall clock at its time 0) is at `(wall - origin) * rate`; without one,
     its newest row is taken to be from the moment it was received. Never before the newest row, whatever the
-    wall clock does, and never more than `silent_after` after it: from there on the answer stands still.
+    wall clock does, and never more than `silent_after` after it: from there on the answer stands still. Nor
+    after `latest`, up to which the model can be asked.
 
     >>> clock = StreamClock(rate=1 / 3600, silent_after=24.0, wall=lambda: 7200.0)
     >>> clock.now([0.5, 0.5, 3.0], received=[5400.0, 0.0, 0.0], origins=[float("nan"), 3600.0, 3600.0]).tolist()
@@ -27,6 +28,7 @@ class StreamClock:
     """Units of stream time a second"""
     silent_after: float
     wall: Callable[[], float] = time.time
+    latest: float = float("inf")
 
     def now(self, last_times: Any, received: Any, origins: Any) -> np.ndarray:
         """(stream,): the time it is now on each."""
@@ -34,4 +36,4 @@ class StreamClock:
         origin = np.asarray(origins, np.float64)
         passed = last + (wall - np.asarray(received, np.float64)) * self.rate
         told = np.where(np.isnan(origin), passed, (wall - origin) * self.rate)
-        return np.clip(told, last, last + self.silent_after)
+        return np.maximum(last, np.minimum(told, np.minimum(last + self.silent_after, self.latest)))

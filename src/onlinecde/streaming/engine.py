@@ -23,7 +23,7 @@ from onlinecde.streaming.events import (
     Receipts,
     Refusal,
 )
-from onlinecde.streaming.following import Following, Settings
+from onlinecde.streaming.following import Following, Settings, limits_of
 from onlinecde.streaming.identity import served_model
 from onlinecde.streaming.intake import is_name, is_text
 from onlinecde.streaming.memory_store import MemoryStore
@@ -114,6 +114,7 @@ class Engine:
         self.model, self.model_hash = served.model, served.hash
         self.channels, self.units = served.channels, served.units
         self.outputs, self.lateness = served.model.outputs, float(lateness)
+        self.latest = limits_of(served.model, horizon).latest
         self.threshold, self.output = threshold, output
         self.kind: str = getattr(getattr(served.model, "head", None), "kind", "regression")
         self.store = MemoryStore() if store is None else store
@@ -201,7 +202,7 @@ class Engine:
         With `clamp`, a time before a stream's newest row is taken as the newest row's. Where the model
         has no finite answer, the outputs are NaN.
         """
-        with self._ready() as following:
+        with self._reading() as following:
             slots = np.array([self._slot(following, name) for name in streams], np.int64)
             if not len(slots):
                 nothing = np.empty((0, self.outputs))
@@ -216,13 +217,13 @@ class Engine:
 
     def stream(self, stream: str) -> StreamInfo:
         """What is known of one stream."""
-        with self._ready() as following:
+        with self._reading() as following:
             resident = stream in following.residents.slot_of
             return questions.stream_info(following, self._slot(following, stream), resident)
 
     def state(self, stream: str) -> bytes:
         """The newest state of a stream as `StateCodec` writes it: what is stored, bit for bit."""
-        with self._ready() as following:
+        with self._reading() as following:
             slot = np.array([self._slot(following, stream)])
             return following.codec.encode(following.residents.newest(slot))[0]
 
@@ -231,7 +232,7 @@ class Engine:
 
         It holds the newest state, and the rows within the allowed lateness; earlier history stays here.
         """
-        with self._ready() as following:
+        with self._reading() as following:
             slot = self._slot(following, stream)
             held = following.residents
             states = self.store.states([int(held.number[slot])])
@@ -251,17 +252,17 @@ class Engine:
             return moving.take_in(following, parcels, self.clock())
 
     def __contains__(self, stream: object) -> bool:
-        with self._ready() as following:
+        with self._reading() as following:
             return is_name(stream) and following.slot(stream) >= 0  # pyright: ignore[reportArgumentType]
 
     def __len__(self) -> int:
         """How many streams are known."""
-        with self._ready() as following:
+        with self._reading() as following:
             return following.totals.streams
 
     def overview(self) -> Overview:
         """All streams that have a row, those not in memory too, and the answer after the newest of each."""
-        with self._ready() as following:
+        with self._reading() as following:
             return reading.overview(following)
 
     def history(
@@ -273,10 +274,9 @@ class Engine:
         most: int | None = None,
     ) -> list[HistoryRow]:
         """Rows as received with the answers given, in order of time; `most` keeps the newest."""
-        with self._ready() as following:
-            slot = self._slot(following, stream)
+        with self._reading() as following:
             since, until = questions.span(since, until, float("-inf"), float("inf"))
-            return reading.history(following, slot, since, until, most)
+            return reading.history(following, self._number(following, stream), since, until, most)
 
     def curve(
         self,
@@ -289,7 +289,7 @@ class Engine:
         """The answer in continuous time on a grid; `until` may lie after the newest row."""
         if not 2 <= points <= 10_000:
             raise StreamingError(f"points is {points}: give 2 to 10,000.", "points_bad")
-        with self._ready() as following:
+        with self._reading() as following:
             slot = self._slot(following, stream)
             since, until = questions.curve_span(following, slot, since, until)
             return reading.curve(following, slot, since, until, points)
@@ -298,15 +298,13 @@ class Engine:
         """What moved the answer, row by row, for the newest `last` rows; the parts add up."""
         if last < 1:
             raise StreamingError(f"last is {last}: give at least 1.", "last_bad")
-        with self._ready() as following:
+        with self._reading() as following:
             return reading.explain(following, self._slot(following, stream), last)
 
     def alarms(self, stream: str | None = None, *, unacknowledged: bool = False) -> list[Alarm]:
         """Alarms raised, newest first."""
-        with self._ready() as following:
-            number = None
-            if stream is not None:
-                number = int(following.residents.number[self._slot(following, stream)])
+        with self._reading() as following:
+            number = None if stream is None else self._number(following, stream)
             found = self.store.alarms(number, unacknowledged=unacknowledged)
             return self._named(found)
 
@@ -328,7 +326,7 @@ class Engine:
     @property
     def counters(self) -> Mapping[str, int]:
         """Durable totals: received and how that ended, rows, streams, alarms, commits."""
-        with self._ready() as following:
+        with self._reading() as following:
             totals = following.totals
             ended = {one.name.lower(): totals.outcomes[one.name.lower()] for one in Outcome}
             return {
@@ -343,7 +341,7 @@ class Engine:
     @property
     def refusals(self) -> Mapping[str, int]:
         """Durable totals of refused events by code."""
-        with self._ready() as following:
+        with self._reading() as following:
             return dict(following.totals.refused)
 
     @property
@@ -381,16 +379,12 @@ class Engine:
     def repair(self, stream: str) -> None:
         """Integrate a stream's stored rows again: for a state that is damaged (`CodecError`)."""
         with self._ready() as following:
-            found = self.store.find([stream])[0] if is_name(stream) else None
-            if found is None:
-                raise UnknownStream(f"there is no stream {stream!r}.")
-            repair_stream(following, found)
+            repair_stream(following, self.store.streams([self._number(following, stream)])[0])
 
     def forget(self, stream: str) -> None:
-        """Delete a stream and everything known of it, from memory and store."""
+        """Delete a stream and everything known of it, from memory and store, be its state readable or not."""
         with self._ready() as following:
-            slot = self._slot(following, stream)
-            number = int(following.residents.number[slot])
+            number = self._number(following, stream)
             totals = following.totals.count(np.empty(0, np.int64), {}, 0)
             totals.streams -= 1
             try:
@@ -400,7 +394,9 @@ class Engine:
                 following.doubtful, following.sequence = True, -1
                 raise
             following.totals = totals
-            following.drop([slot])
+            following.drop(
+                [slot for slot in [following.residents.slot_of.get(stream)] if slot is not None]
+            )
 
     def close(self) -> None:
         """Close the store."""
@@ -419,6 +415,23 @@ class Engine:
         with self._lock:
             self._following.settle()
             yield self._following
+
+    @contextmanager
+    def _reading(self) -> Iterator[Following]:
+        """What is followed; where the store is away after a failed commit, as it was acknowledged last."""
+        with self._lock:
+            self._following.settle_to_read()
+            yield self._following
+
+    def _number(self, following: Following, stream: str) -> int:
+        """The number of a stream in the store, for which its state need not be read."""
+        slot = following.residents.slot_of.get(stream, -1) if isinstance(stream, str) else -1
+        if slot >= 0:
+            return int(following.residents.number[slot])
+        found = self.store.find([stream])[0] if is_text(stream) else None
+        if found is None:
+            raise UnknownStream(f"there is no stream {stream!r}.")
+        return found.number
 
     def _slot(self, following: Following, stream: str) -> int:
         slot = following.residents.slot_of.get(stream, -1) if isinstance(stream, str) else -1

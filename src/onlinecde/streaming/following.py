@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,13 +14,21 @@ import torch
 
 from onlinecde.models import NeuralCDE, OnlineModel, StreamState
 from onlinecde.streaming.codec import StateCodec
-from onlinecde.streaming.errors import ModelMismatch, StreamingError
+from onlinecde.streaming.errors import (
+    CodecError,
+    ModelMismatch,
+    StoreBusy,
+    StoreFull,
+    StreamingError,
+)
 from onlinecde.streaming.events import Outcome, Refusal
 from onlinecde.streaming.identity import ServedModel
 from onlinecde.streaming.intake import Limits, numbers_of
 from onlinecde.streaming.residents import BEFORE, Residents
 from onlinecde.streaming.store import StateRecord, Store, StreamRecord
 
+ASK_AGAIN = 2.0
+"""Seconds after which a store that could not be reached is asked again where memory knows the answer"""
 HORIZON = 1e5
 """Time scales (of the training times) from their mean beyond which a time is absurd"""
 
@@ -100,12 +109,16 @@ class Following:
         self.sequence, self.totals = -1, Totals()
         self.doubtful = True
         """Whether what is in memory may not be what is in the store"""
+        self.torn = False
+        """Whether memory is being brought up to date; after a failure, that it is neither old nor new"""
+        self._ask_again = 0.0
 
     def settle(self) -> None:
         """Begin from what is in the store, if a commit failed or none was made yet."""
         if not self.doubtful:
             return
         head = self.store.head()
+        self._ask_again = 0.0
         if head.model is not None and head.model != self.served.hash:
             raise ModelMismatch(
                 f"the store belongs to model {head.model[:12]}, this is {self.served.hash[:12]}: serve "
@@ -114,16 +127,33 @@ class Following:
         if head.model is None:
             self.store.adopt(self.served.hash)
         if head.sequence == self.sequence:
-            # Nothing was committed, and memory changes only after that: drop what was to be opened.
-            numbers, slots = self.residents.number, list(self.residents.slot_of.values())
-            self.drop([slot for slot in slots if numbers[slot] >= self.totals.next_stream])
+            # Nothing was committed, and memory changes only after that.
+            self._drop_unopened()
             self.doubtful = False
             return
         self.sequence, self.totals = head.sequence, Totals.read(head.totals)
         self.totals.channels = self.served.channels
         self.residents = Residents(self.blank, self.model.outputs, self.settings.recent)
         self.static = {}
-        self.doubtful = False
+        self.doubtful = self.torn = False
+
+    def settle_to_read(self) -> None:
+        """`settle`; but where the store is away for now, memory still has what was acknowledged last."""
+        torn = self.torn or self.sequence < 0
+        if not self.doubtful or (not torn and time.monotonic() < self._ask_again):
+            return
+        try:
+            self.settle()
+        except (StoreBusy, StoreFull):
+            if torn:
+                raise
+            self._drop_unopened()
+            self._ask_again = time.monotonic() + ASK_AGAIN
+
+    def _drop_unopened(self) -> None:
+        """Drop the streams that a commit was to open."""
+        numbers, slots = self.residents.number, list(self.residents.slot_of.values())
+        self.drop([slot for slot in slots if numbers[slot] >= self.totals.next_stream])
 
     def preload(self) -> None:
         """Bring the streams changed last into memory, as many as may be there."""
@@ -206,7 +236,10 @@ class Following:
         """The slot of a stream, brought into memory where the store has it; -1 for an unknown one."""
         unreadable = self.bring([name])
         if name in unreadable:
-            raise unreadable[name]
+            raise CodecError(
+                f"stream {name!r}: {unreadable[name]} `engine.repair(stream)` integrates its stored rows again; "
+                "`forget` (DELETE) drops it."
+            )
         return self.residents.slot_of.get(name, -1)
 
     def check_static(self, name: str, static: Any) -> tuple[bytes | None, Refusal | None]:

@@ -123,10 +123,10 @@ def overview(following: Following) -> Overview:
 
 
 def history(
-    following: Following, slot: int, since: float, until: float, most: int | None
+    following: Following, number: int, since: float, until: float, most: int | None
 ) -> list[HistoryRow]:
-    """Rows as received, and the answers given after them."""
-    store, number = following.store, int(following.residents.number[slot])
+    """Rows of the stream of this number as received, and the answers given after them."""
+    store = following.store
     records = store.rows(number, since, until, newest=most)
     received = store.received(sorted({record.sequence for record in records}))
     revised: dict[float, list[RevisedAnswer]] = {}

@@ -65,10 +65,12 @@ def write_batch(
     totals.next_stream += len(opened)
     commit.totals = totals.text()
     following.store.commit(commit)
+    following.torn = True
     if changed is not None:
         _take_over(following, work, changed, commit)
     # Last: where memory was not brought up to date, the numbers differ, and it is read anew.
     following.sequence, following.totals = commit.sequence, totals
+    following.torn = False
     following.drop([slot for slot in opened if slot not in held])
     answers = _answers(following, changed)
     following.make_room()

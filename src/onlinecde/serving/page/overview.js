@@ -68,10 +68,10 @@ export class Overview {
     if (!held) { held = this.newRow(told.stream); this.rows.set(told.stream, held); }
     const { about } = this.words, risk = told.probabilities[about.watched_output];
     held.told = told;
-    setText(held.value, this.words.value(risk));
+    setText(held.value, risk == null ? "no answer" : this.words.value(risk));
     held.value.dataset.risk = risk;
     held.fill.style.width = this.words.probability ? `${(100 * risk).toFixed(1)}%` : "0";
-    held.value.parentElement.classList.toggle("over", about.threshold != null && risk >= about.threshold);
+    held.value.parentElement.classList.toggle("over", about.threshold != null && risk != null && risk >= about.threshold);
     const change = this.words.change(told.trend);
     setText(held.trend, change);
     held.trend.className = `trend ${change.startsWith("▲") ? "up" : change.startsWith("▼") ? "down" : ""}`;
