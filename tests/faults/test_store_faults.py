@@ -178,7 +178,7 @@ def test_a_damaged_state_is_refused_and_never_served(tmp_path):
     assert again.predict("bed 2").shape == (1,)
     assert len(again.history("bed 1")) == 1
     assert again.alarms("bed 1") == []
-    with pytest.raises(CodecError, match="'bed 1'.*checksum.*repair.*forget"):
+    with pytest.raises(CodecError, match=r"'bed 1'.*checksum.*repair.*forget"):
         again.state("bed 1")
     again.repair("bed 1")
     assert again.state("bed 1") == sound

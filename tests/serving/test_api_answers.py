@@ -261,6 +261,41 @@ def test_while_the_store_is_away_questions_are_a_503_in_their_own_words(start, m
     assert 'onlinecde_events_total{outcome="applied"} 1.0' in metrics.text
 
 
+def test_long_work_lets_events_through_and_ends_with_whoever_asked(start, monkeypatch):
+    client, engine, url = start()
+    row = {"stream": "a", "time": 0, "values": {"lactate": 1.0}}
+    client.post("/v1/events", json=row)
+    pieces = []
+
+    def without_end(*_, **__):
+        while True:
+            time.sleep(0.01)
+            pieces.append(1)
+            yield None
+
+    monkeypatch.setattr(engine, "curve_pieces", without_end)
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.get(f"{url}/v1/streams/a/curve", timeout=0.5)
+    assert pieces
+    done = client.post("/v1/events", json={**row, "time": 1})
+    assert done.json()["counts"]["applied"] == 1
+    for _ in range(100):
+        many = len(pieces)
+        time.sleep(0.1)
+        if len(pieces) == many:
+            break
+    assert len(pieces) == many
+
+
+def test_of_a_long_stream_no_more_rows_are_told_than_points(start):
+    client, *_ = start()
+    told = [{"stream": "a", "time": t / 8, "values": {"lactate": t % 5}} for t in range(300)]
+    client.post("/v1/events", json=told)
+    curve = client.get("/v1/streams/a/curve?points=50").json()
+    assert len(curve["row_times"]) == len(curve["row_before"]) == len(curve["times"]) == 50
+    assert (curve["row_times"][0], curve["row_times"][-1]) == (0.0, 299 / 8)
+
+
 def test_attention_puts_open_alarms_first_then_risk_then_rise():
     order = attention(
         np.array([0.1, 0.5, 0.5, 0.3]),

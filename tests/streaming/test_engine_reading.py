@@ -56,6 +56,56 @@ def test_the_curve_is_the_offline_answer_at_any_time(kind, checkpoint_rows):
         np.testing.assert_allclose(curve.row_before, before, atol=1e-5)
 
 
+def test_many_rows_at_once_leave_as_many_checkpoints_as_one_by_one():
+    model, many = made_model(), 200
+    times = np.arange(many) / 8
+    rows = np.random.default_rng(0).normal(size=(many, 3))
+    for pieces in ((many,), (5, many), (40, 41, 150, many)):
+        engine = Engine(model, channels=CHANNELS, checkpoint_rows=16, lateness=2.0)
+        for begin, end in pairwise((0, *pieces)):
+            engine.apply(
+                EventBatch.from_rows(["a"] * (end - begin), times[begin:end], rows[begin:end])
+            )
+        engine.apply([Event("a", times[-1] - 1.99, CHANNELS[0], 1.0)])  # takes those after it away
+        kept = [one[1] for one in engine.store._checkpoints[1]]
+        gaps = np.diff([-1, *np.searchsorted(times, kept)])
+        assert max(gaps) <= 2 * 16
+        assert np.mean(gaps) < 20
+        followed = engine.state("a")
+        engine.repair("a")
+        assert engine.state("a") == followed
+
+
+@pytest.mark.parametrize("checkpoint_rows", [8, 10_000])
+def test_a_long_past_is_integrated_in_pieces_with_the_engine_free_in_between(checkpoint_rows):
+    model, many = made_model(), 600
+    times = np.arange(many) / 8
+    rows = np.random.default_rng(1).normal(size=(many, 3))
+    engine = Engine(model, channels=CHANNELS, checkpoint_rows=checkpoint_rows)
+    engine.apply(EventBatch.from_rows(["a"] * many, times, rows))
+    batch = oc.SeriesBatch.from_arrays([times], [rows])
+    taken = 0
+    for found in engine.curve_pieces("a", points=700):
+        if found is None:
+            taken += 1
+            assert engine.apply([Event("b", float(taken), CHANNELS[0], 1.0)]).counts["applied"] == 1
+    assert taken >= (2 if checkpoint_rows == 8 else many // 128)
+    with torch.no_grad():
+        wanted = model(batch, at=torch.from_numpy(found.times))[0].numpy()
+    np.testing.assert_allclose(found.outputs, wanted, atol=1e-5)
+    np.testing.assert_array_equal(found.row_times, times)
+    thin = engine.curve("a", points=20, most_rows=20)
+    assert len(thin.row_times) == 20
+    assert {times[0], times[-1]} <= set(thin.row_times) <= set(times)
+    at = np.searchsorted(times, thin.row_times)
+    np.testing.assert_allclose(
+        thin.row_probabilities, found.row_probabilities[at], atol=1e-6, equal_nan=True
+    )
+    np.testing.assert_allclose(thin.row_before, found.row_before[at], atol=1e-6, equal_nan=True)
+    *_, moved = engine.explain_pieces("a", last=200)
+    assert [row.row_time for row in moved] == times[-200:].tolist()
+
+
 @pytest.mark.parametrize("last", [1, 7, 100])
 def test_explanations_are_those_of_the_whole_history_and_add_up(last):
     model = made_model(readout_width=4)

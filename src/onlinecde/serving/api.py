@@ -212,24 +212,35 @@ def _stream_routes(service: Service) -> APIRouter:
     @router.get("/v1/streams/{stream}/curve", responses=_answers(schemas.Curve, 404))
     async def curve(
         stream: str,
+        request: Request,
         since: _Number = None,
         until: _Number = None,
         points: Annotated[int, Query(ge=2, le=most_points)] = min(300, most_points),
     ) -> Response:
-        """The answer in continuous time; `until` may lie in the future, default: now."""
+        """The answer in continuous time; `until` may lie in the future, default: now.
+
+        Of the rows in the span at most `points` are told, spread evenly.
+        """
         name = _name(stream)
         if until is None:
             await service.do(lambda: engine.stream(name))
             now = await service.board.at_now({name})
             until = float(now.times[0]) if len(now) else None
-        found = await service.do(lambda: engine.curve(name, since, until, points=points))
+        found = await service.do_in_pieces(
+            engine.curve_pieces(name, since, until, points=points, most_rows=points),
+            request.is_disconnected,
+        )
         return reply({"stream": name, **shapes.curve(found)})
 
     @router.get("/v1/streams/{stream}/explanation", responses=_answers(schemas.Explanation, 404))
-    async def explanation(stream: str, last: Annotated[int, Query(ge=1, le=200)] = 20) -> Response:
+    async def explanation(
+        stream: str, request: Request, last: Annotated[int, Query(ge=1, le=200)] = 20
+    ) -> Response:
         """What moved the answer, row by row: each channel and the passing of time, adding up exactly."""
         name = _name(stream)
-        rows = await service.do(lambda: engine.explain(name, last))
+        rows = await service.do_in_pieces(
+            engine.explain_pieces(name, last), request.is_disconnected
+        )
         return reply({"stream": name, "rows": [shapes.explanation(row) for row in rows]})
 
     return router

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -72,6 +72,7 @@ class Service:
             engine, self.do, self.clock, output=settings.output, most_age=0.9 * settings.tick
         )
         self.metrics = Metrics(engine, self.commits)
+        self._long_work = asyncio.Lock()
         self.reading_bytes = 0
         """Bytes of bodies being read now"""
         self._tasks: list[asyncio.Task[None]] = []
@@ -98,6 +99,21 @@ class Service:
             return await asyncio.get_running_loop().run_in_executor(self._executor, work)
         except StreamingError as error:
             raise self.problem_of(error) from error
+
+    async def do_in_pieces(
+        self, pieces: Iterator[Found | None], gone: Callable[[], Awaitable[bool]]
+    ) -> Found:
+        """Long work on the engine: one piece of all such work at a time, so that an event waits for one.
+
+        It ends where whoever asked is gone.
+        """
+        while True:
+            async with self._long_work:
+                if await gone():
+                    raise Problem(499, "client_gone", "whoever asked is gone.")
+                found = await self.do(lambda: next(pieces))
+            if found is not None:
+                return found
 
     def problem_of(self, error: BaseException, *, events: bool = False) -> Problem:
         """What a client is told of an engine's error; `events`: who sent some, and may do so again."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,8 @@ from onlinecde.streaming.views import (
     RowExplanation,
     StreamInfo,
 )
+
+Found = TypeVar("Found")
 
 
 class Engine:
@@ -285,21 +287,63 @@ class Engine:
         until: float | None = None,
         *,
         points: int = 200,
+        most_rows: int | None = None,
     ) -> Curve:
-        """The answer in continuous time on a grid; `until` may lie after the newest row."""
+        """The answer in continuous time on a grid; `until` may lie after the newest row.
+
+        most_rows: tell at most so many rows, spread evenly over those in the span; default: all.
+        """
+        return _last(self.curve_pieces(stream, since, until, points=points, most_rows=most_rows))
+
+    def curve_pieces(
+        self,
+        stream: str,
+        since: float | None = None,
+        until: float | None = None,
+        *,
+        points: int = 200,
+        most_rows: int | None = None,
+    ) -> Iterator[Curve | None]:
+        """`curve`, piece by piece: None until it is done, with the engine free in between."""
         if not 2 <= points <= 10_000:
             raise StreamingError(f"points is {points}: give 2 to 10,000.", "points_bad")
-        with self._reading() as following:
+        if most_rows is not None and most_rows < 2:
+            raise StreamingError(f"most_rows is {most_rows}: give at least 2.", "points_bad")
+
+        def begin(following: Following) -> Generator[None, None, Curve]:
             slot = self._slot(following, stream)
-            since, until = questions.curve_span(following, slot, since, until)
-            return reading.curve(following, slot, since, until, points)
+            span = questions.curve_span(following, slot, since, until)
+            return reading.curve(following, slot, *span, points, most_rows)
+
+        return self._in_pieces(begin)
 
     def explain(self, stream: str, last: int = 20) -> list[RowExplanation]:
         """What moved the answer, row by row, for the newest `last` rows; the parts add up."""
+        return _last(self.explain_pieces(stream, last))
+
+    def explain_pieces(self, stream: str, last: int = 20) -> Iterator[list[RowExplanation] | None]:
+        """`explain`, piece by piece: None until it is done, with the engine free in between."""
         if last < 1:
             raise StreamingError(f"last is {last}: give at least 1.", "last_bad")
-        with self._reading() as following:
-            return reading.explain(following, self._slot(following, stream), last)
+        return self._in_pieces(
+            lambda following: reading.explain(following, self._slot(following, stream), last)
+        )
+
+    def _in_pieces(
+        self, begin: Callable[[Following], Generator[None, None, Found]]
+    ) -> Iterator[Found | None]:
+        """What a generator returns, with the lock held in each of its pieces and free between them."""
+        work = None
+        while True:
+            with self._reading() as following:
+                work = work or begin(following)
+                try:
+                    next(work)
+                except StopIteration as done:
+                    found = done.value
+                    break
+            yield None
+        yield found
 
     def alarms(self, stream: str | None = None, *, unacknowledged: bool = False) -> list[Alarm]:
         """Alarms raised, newest first."""
@@ -440,3 +484,10 @@ class Engine:
         if slot < 0:
             raise UnknownStream(f"there is no stream {stream!r}.")
         return slot
+
+
+def _last(pieces: Iterator[Found | None]) -> Found:
+    """What the last of some pieces is."""
+    *_, found = pieces
+    assert found is not None
+    return found

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
 
 import numpy as np
 import torch
@@ -12,68 +11,10 @@ from onlinecde.models import NeuralCDE, StreamState
 from onlinecde.solvers import SolverError
 from onlinecde.streaming.errors import StreamingError
 from onlinecde.streaming.following import Following
-from onlinecde.streaming.rounds import at_model, integrate
+from onlinecde.streaming.rounds import at_model
 from onlinecde.streaming.rowcodec import decode_row, dense_rows
-from onlinecde.streaming.store import RowRecord
+from onlinecde.streaming.stretch import states_in_pieces, stretch
 from onlinecde.streaming.views import Curve, HistoryRow, Overview, RevisedAnswer, RowExplanation
-
-
-@dataclass(frozen=True, eq=False)
-class Past:
-    """A stretch of a stream's past."""
-
-    base_time: float
-    """Time of the row `base` follows, -inf for none"""
-    base: StreamState
-    records: list[RowRecord]
-    """The rows after it"""
-    states: StreamState | None
-    """The state after each of them; None where there are none"""
-
-    @property
-    def times(self) -> np.ndarray:
-        """(1 + row,): the time of each state, that of the base first"""
-        return np.array([self.base_time, *(record.time for record in self.records)])
-
-    def every_state(self) -> StreamState:
-        """The base and the states after it."""
-        if self.states is None:
-            return self.base
-        return type(self.base).concatenate([self.base, self.states])
-
-
-def past(following: Following, slot: int, since: float, until: float) -> Past:
-    """The rows of a stream from the state that holds at `since` up to `until`, integrated again.
-
-    Where rows were pruned, it begins with the oldest state that is left.
-    """
-    store, number = following.store, int(following.residents.number[slot])
-    kept = store.checkpoint(number, float(np.nextafter(since, np.inf)))
-    if kept is None:
-        records = store.rows(number, until=until)
-        kept = store.checkpoint(number, records[0].time) if records else None
-    else:
-        records = store.rows(number, float(np.nextafter(kept.time, np.inf)), until)
-    if kept is None:
-        base, base_time = following.begin(slot), float("-inf")
-    else:
-        base, base_time = following.codec.decode([kept.body]), kept.time
-    if not records:
-        return Past(base_time, base, records, None)
-    done = integrate(
-        following.model,
-        base,
-        np.array([len(records)]),
-        np.array([r.time for r in records]),
-        dense_rows(records, following.model.channels),
-    )
-    if done.bad:
-        raise StreamingError(
-            f"stream {following.residents.names[slot]!r}: its stored row at "
-            f"{records[min(done.bad)].time!r} has no finite state any more: rebuild the store.",
-            "state_unreadable",
-        )
-    return Past(base_time, base, records, done.states)
 
 
 def overview(following: Following) -> Overview:
@@ -154,19 +95,34 @@ def _numbers(outputs: bytes) -> tuple[float, ...]:
     return tuple(np.frombuffer(outputs, "<f8").tolist())
 
 
-def curve(following: Following, slot: int, since: float, until: float, points: int) -> Curve:
-    """The answer on a grid of times, and on both sides of each row."""
-    found = past(following, slot, since, until)
-    times, states = found.times, found.every_state()
+def curve(
+    following: Following, slot: int, since: float, until: float, points: int, most_rows: int | None
+) -> Generator[None, None, Curve]:
+    """The answer on a grid of times, and on both sides of rows: of all, or of `most_rows` spread evenly.
+
+    A generator: it stops after each piece of work, and returns the curve.
+    """
+    found = stretch(following, slot, since, until)
+    times = found.times
     started = times[np.isfinite(times)]
     grid = np.linspace(max(since, float(started[0])), until, points)
     rows = np.flatnonzero(times >= grid[0])
     rows = rows[rows > 0]
-    outputs = _ask(following, states, np.searchsorted(times, grid, side="right") - 1, grid)
-    after = _ask(following, states, rows, times[rows])
+    if most_rows is not None and len(rows) > most_rows:
+        rows = rows[np.linspace(0, len(rows) - 1, most_rows).round().astype(np.int64)]
     earlier = rows[np.isfinite(times[rows - 1])]
+    which = np.concatenate([np.searchsorted(times, grid, side="right") - 1, rows, earlier - 1])
+    at = np.concatenate([grid, times[rows], times[earlier]])
+    said = np.empty((len(at), following.model.outputs))
+    for numbers, states in states_in_pieces(following, found, np.unique(which)):
+        if states is not None:
+            own = np.flatnonzero(np.isin(which, numbers))
+            place = torch.from_numpy(np.searchsorted(numbers, which[own]))
+            said[own] = ask(following, states[place], at[own])
+        yield
+    outputs, after, just_before = np.split(said, [points, points + len(rows)])
     before = np.full_like(after, np.nan)
-    before[len(rows) - len(earlier) :] = _ask(following, states, earlier - 1, times[earlier])
+    before[len(rows) - len(earlier) :] = just_before
     return Curve(
         grid,
         outputs,
@@ -175,13 +131,6 @@ def curve(following: Following, slot: int, since: float, until: float, points: i
         following.probabilities(after),
         following.probabilities(before),
     )
-
-
-def _ask(
-    following: Following, states: StreamState, which: np.ndarray, at: np.ndarray
-) -> np.ndarray:
-    """Outputs (question, output) of state `which[q]` at time `at[q]`."""
-    return ask(following, states[torch.from_numpy(which)], at)
 
 
 def ask(following: Following, states: StreamState, at: np.ndarray) -> np.ndarray:
@@ -200,8 +149,10 @@ def ask(following: Following, states: StreamState, at: np.ndarray) -> np.ndarray
             )
 
 
-def explain(following: Following, slot: int, last: int) -> list[RowExplanation]:
-    """Contributions of the newest rows."""
+def explain(
+    following: Following, slot: int, last: int
+) -> Generator[None, None, list[RowExplanation]]:
+    """Contributions of the newest rows; a generator like `curve`."""
     model = following.model
     if (
         not isinstance(model, NeuralCDE)
@@ -217,15 +168,16 @@ def explain(following: Following, slot: int, last: int) -> list[RowExplanation]:
     if not newest:
         return []
     before = float(np.nextafter(newest[0].time, -np.inf))
-    found = past(following, slot, before, newest[-1].time)
-    skipped = len(found.records) - len(newest)
-    skipped = max(skipped, 0)
+    found = stretch(following, slot, before, newest[-1].time)
+    skipped = max(0, len(found.records) - len(newest))
     records = found.records[skipped:]
     places = np.arange(skipped, skipped + len(records))
-    states, rows = (
-        found.every_state()[torch.from_numpy(places)],
-        dense_rows(records, model.channels),
-    )
+    parts = []
+    for _, some in states_in_pieces(following, found, places):
+        parts += [] if some is None else [some]
+        yield
+    states = type(found.base).concatenate(parts)
+    rows = dense_rows(records, model.channels)
     with torch.no_grad():
         step = model.explain_observation(at_model(model, states), found.times[places + 1], rows)
     start, time, events = (

@@ -151,8 +151,15 @@ def _commit(
     ends = np.cumsum(lengths)
     bodies = following.codec.encode(done.states_of(ends - 1))
     watched = following.watched(done.outputs)
+    step = following.settings.checkpoint_rows
     for place, (stream, end) in enumerate(zip(streams, ends.tolist(), strict=True)):
         length = int(lengths[place])
+        due = np.arange(end - length + step - 1, end - 1, step)
+        kept = following.codec.encode(done.states_of(due)) if len(due) else []
+        commit.checkpoints += [
+            (stream.number, flat[row].time, body)
+            for row, body in zip(due.tolist(), kept, strict=True)
+        ]
         commit.states.append(
             (
                 stream.number,

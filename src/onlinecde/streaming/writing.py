@@ -190,12 +190,20 @@ def _checkpoint(
 ) -> None:
     """Keep a state of a stream for good: one that no late event can change, if there is one at hand.
 
-    Else the newest: a late event that changes it will drop it.
+    Else the newest: a late event that changes it will drop it. Of many rows at once, every so many-th is kept.
     """
     held, slot = following.residents, int(changed.slots[place])
+    step, number = following.settings.checkpoint_rows, int(held.number[slot])
     final = float(changed.last[place]) - following.settings.lateness
     length, end = int(work.lengths[place]), int(work.lengths[: place + 1].sum())
     times = work.times[end - length : end]
+    if length > step:
+        first = max(0, step - 1 - max(0, int(changed.since[place]) - length))
+        due = np.arange(first, length, step)
+        kept = following.codec.encode(done.states_of(end - length + due))
+        commit.checkpoints += zip([number] * len(due), times[due].tolist(), kept, strict=True)
+        changed.since[place], changed.checkpointed[place] = length - 1 - due[-1], times[due[-1]]
+        return
     ready = int(np.searchsorted(times, final))
     at, since, body = float(times[-1]), 0, bodies[place]
     if ready:
@@ -207,12 +215,12 @@ def _checkpoint(
         start = float(times[0]) if tail < 0 else work.tails[tail].start
         kept = held.place_before(slot, min(final, start))
         back = length if kept is None else length + (int(held.at[slot]) - kept) % held.recent
-        if kept is not None and back < following.settings.checkpoint_rows:
+        if kept is not None and back < step:
             earlier = float(held.times.reshape(-1)[kept])
             if earlier > BEFORE:
                 at, since = earlier, back
                 body = following.codec.encode(held.state_at(np.array([kept])))[0]
-    commit.checkpoints.append((int(held.number[slot]), at, body))
+    commit.checkpoints.append((number, at, body))
     changed.since[place], changed.checkpointed[place] = since, at
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from onlinecde.scale.spark.bucket import Bucket
 from onlinecde.scale.spark.columns import answer_frame
-from onlinecde.streaming.reading import ask, past
+from onlinecde.streaming.reading import ask
+from onlinecde.streaming.stretch import states_of, stretch
 
 
 def due(wall: float, step: float) -> int:
@@ -48,11 +49,11 @@ def answers_between(bucket: Bucket, answered: int | None, newest: int) -> Any:
         parts.append(ask(following, held.newest(np.array(slots)), np.concatenate(clock)))
     for slot, times in hard:
         # Rows after a tick are here already: answer from the row before it.
-        found = past(following, slot, float(times[0]), float(times[-1]))
+        found = stretch(following, slot, float(times[0]), float(times[-1]))
         place = np.searchsorted(found.times, times, side="right") - 1
         heard = times <= found.times[place] + plan.silent_after
         if heard.any():
-            states = found.every_state()[place[heard].tolist()]
+            states = states_of(following, found, place[heard])
             parts.append(ask(following, states, times[heard]))
             slots += [slot] * int(heard.sum())
             clock.append(times[heard])
