@@ -121,6 +121,33 @@ def test_a_correction_holds_and_an_older_value_sent_again_does_not_undo_it():
     assert follows.state("a") == clean.state("a")
 
 
+def test_a_row_keeps_so_many_corrections_and_is_looked_through_in_no_time():
+    follows = engine(lateness=1.0)
+    for ids in (False, True):
+        stream, many = f"ids {ids}", 1000
+        told = [
+            Event(stream, 0.0, CHANNELS[0], float(n), f"e{n}" if ids else None)
+            for n in range(many + 3)
+        ]
+        wanted = ["applied", *["corrected"] * many, "refused", "refused"]
+        receipts = follows.apply(told)
+        assert outcomes(receipts) == wanted
+        assert receipts[many + 1].refusal.code == "row_full"
+        assert outcomes(follows.apply(told)) == ["duplicate"] * (many + 1) + ["refused"] * 2
+        row = follows.history(stream)[0]
+        assert (len(row.superseded), row.events[CHANNELS[0]]) == (many, float(many))
+        # Other channels, and other times, are taken as ever.
+        more = [Event(stream, time, CHANNELS[1], 1.0) for time in (0.0, 0.5)]
+        assert outcomes(follows.apply(more)) == ["applied", "applied"]
+
+
+def test_ids_told_again_and_again_fill_a_row_too():
+    follows = engine(lateness=1.0)
+    told = [Event("a", 0.0, CHANNELS[0], 1.0, f"e{n}") for n in range(1003)]
+    ended = outcomes(follows.apply(told))
+    assert ended == ["applied", *["duplicate"] * 1000, "refused", "refused"]
+
+
 def test_with_ids_a_value_may_be_corrected_back():
     follows = engine(lateness=1.0)
     sent = [

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from onlinecde.streaming.events import Outcome, Refusal
-from onlinecde.streaming.rowcodec import Row
+from onlinecde.streaming.rowcodec import MOST_CORRECTIONS, Row
 
 
 class Arrival(NamedTuple):
@@ -86,12 +86,21 @@ def merge(
         if repeated and event.id is None:
             found.outcomes[place] = Outcome.DUPLICATE
             continue
+        old = None if row is None else row.values.get(event.channel)
+        if row is not None and old is not None and row.full:
+            found.outcomes[place] = Outcome.REFUSED
+            found.refusals[place] = Refusal(
+                "row_full",
+                "time",
+                f"the row at {time!r} was corrected, or sent again with other ids, {MOST_CORRECTIONS} times, "
+                "which is all it keeps: send what is observed later at a time of its own.",
+            )
+            continue
         fresh = Row(time) if row is None else _own(row, found)
         rows[time] = fresh
         if event.id is not None:
             ids[event.id] = max(time, ids.get(event.id, time))
-            fresh.ids.append(event.id)
-        old = fresh.values.get(event.channel)
+            fresh.note(event.id)
         if old == event.value:
             found.outcomes[place] = Outcome.DUPLICATE
             if time not in found.changed:
@@ -100,11 +109,11 @@ def merge(
         found.noted.pop(time, None)
         found.changed[time] = fresh
         if old is not None:
-            fresh.superseded.append((event.channel, old))
+            fresh.correct(event.channel, event.value)
             found.outcomes[place] = Outcome.CORRECTED
         else:
+            fresh.values[event.channel] = event.value
             found.outcomes[place] = Outcome.LATE_APPLIED if time < last else Outcome.APPLIED
-        fresh.values[event.channel] = event.value
         last = max(last, time)
     return found
 
@@ -121,8 +130,5 @@ def _known(event: Arrival, row: Row | None) -> bool:
     if row is None:
         return False
     if event.id is not None:
-        return event.id in row.ids or row.values.get(event.channel) == event.value
-    return (
-        row.values.get(event.channel) == event.value
-        or (event.channel, event.value) in row.superseded
-    )
+        return event.id in row.seen or row.values.get(event.channel) == event.value
+    return row.values.get(event.channel) == event.value or (event.channel, event.value) in row.seen

@@ -10,7 +10,7 @@ import torch
 from onlinecde.streaming.errors import StreamingError
 from onlinecde.streaming.following import Following, Totals
 from onlinecde.streaming.rounds import integrate
-from onlinecde.streaming.rowcodec import decode_row, dense_rows, encode_row
+from onlinecde.streaming.rowcodec import Row, decode_row, dense_rows, encode_row
 from onlinecde.streaming.store import Commit, RowRecord, StreamRecord
 
 TOGETHER = 256
@@ -93,9 +93,9 @@ def _moved(record: RowRecord, positions: dict[int, int]) -> RowRecord:
     if all(old == new for old, new in positions.items()):
         return record
     row = decode_row(record)
-    row.values = {positions[channel]: value for channel, value in row.values.items()}
-    row.superseded = [(positions[channel], value) for channel, value in row.superseded]
-    events, more = encode_row(row)
+    values = {positions[channel]: value for channel, value in row.values.items()}
+    superseded = [(positions[channel], value) for channel, value in row.superseded]
+    events, more = encode_row(Row(row.time, values, superseded, row.ids))
     return record._replace(events=events, more=more)
 
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from onlinecde.streaming.store import RowRecord
 
+MOST_CORRECTIONS = 1_000
+"""Corrections a row keeps, and ids beyond one for each value: it is written whole with each"""
 PAIR = np.dtype([("channel", "<u2"), ("value", "<f8")])
 """One event in `RowRecord.events`: position of its channel, value as received; packed, little-endian"""
 
@@ -23,6 +25,28 @@ class Row:
     superseded: list[tuple[int, float]] = field(default_factory=list)
     """(channel, value) that corrections replaced, oldest first"""
     ids: list[str] = field(default_factory=list)
+    seen: set[tuple[int, float] | str] = field(init=False, compare=False, repr=False)
+    """All of `superseded` and `ids`, to be looked up"""
+
+    def __post_init__(self) -> None:
+        self.seen = {*self.superseded, *self.ids}
+
+    @property
+    def full(self) -> bool:
+        """Whether it has been corrected, or told again by other ids, as often as a row may be."""
+        return max(len(self.superseded), len(self.ids) - len(self.values)) >= MOST_CORRECTIONS
+
+    def correct(self, channel: int, value: float) -> None:
+        """Another value for a channel; the old one is superseded."""
+        old = (channel, self.values[channel])
+        self.superseded.append(old)
+        self.seen.add(old)
+        self.values[channel] = value
+
+    def note(self, event_id: str) -> None:
+        """Remember an event's id."""
+        self.ids.append(event_id)
+        self.seen.add(event_id)
 
     def copy(self) -> Row:
         """A row that may be changed."""
@@ -47,14 +71,12 @@ def encode_row(row: Row) -> tuple[bytes, str | None]:
 def decode_row(record: RowRecord) -> Row:
     """A stored row as it was received."""
     pairs = np.frombuffer(record.events, PAIR)
-    row = Row(
-        record.time, dict(zip(pairs["channel"].tolist(), pairs["value"].tolist(), strict=True))
-    )
-    if record.more is not None:
-        told = json.loads(record.more)
-        row.superseded = [(c, float.fromhex(v)) for c, v in told.get("superseded", ())]
-        row.ids = list(told.get("ids", ()))
-    return row
+    values = dict(zip(pairs["channel"].tolist(), pairs["value"].tolist(), strict=True))
+    if record.more is None:
+        return Row(record.time, values)
+    told = json.loads(record.more)
+    superseded = [(c, float.fromhex(v)) for c, v in told.get("superseded", ())]
+    return Row(record.time, values, superseded, list(told.get("ids", ())))
 
 
 def dense_rows(records: list[RowRecord], channels: int) -> np.ndarray:
