@@ -158,6 +158,17 @@ def test_too_many_sockets_are_refused(start):
     assert closed.value.rcvd.code == 4429
 
 
+def held_open(local, remote):
+    """Whether a process still holds the end of a TCP connection at port `local` with one at `remote`."""
+    with open("/proc/net/tcp") as table:
+        rows = [line.split() for line in table][1:]
+    ports = [(row[1].split(":")[1], row[2].split(":")[1]) for row in rows]
+    return any(
+        (int(a, 16), int(b, 16)) == (local, remote) and row[9] != "0"
+        for row, (a, b) in zip(rows, ports, strict=True)
+    )
+
+
 def test_who_does_not_read_is_let_go_and_holds_no_one_up(start):
     client, _, url = start(limits=Limits(socket_messages=8))
     rows = [
@@ -179,4 +190,12 @@ def test_who_does_not_read_is_let_go_and_holds_no_one_up(start):
         else:
             pytest.fail("the slow socket was never let go")
         assert time.monotonic() - began < 60
+        # The server's end is closed too, though nobody has read what it was sent.
+        ports = httpx.URL(url).port, small.getsockname()[1]
+        for _ in range(100):
+            if not held_open(*ports):
+                break
+            time.sleep(0.1)
+        assert not held_open(*ports)
+        assert "onlinecde_sockets 0.0" in client.get("/metrics").text
     assert "onlinecde_sockets 0.0" in client.get("/metrics").text

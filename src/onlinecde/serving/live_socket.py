@@ -24,6 +24,8 @@ from onlinecde.serving.problems import Problem
 if TYPE_CHECKING:
     from onlinecde.serving.service import Service
 
+TRANSPORT = "onlinecde.transport"
+"""The extension of a socket's ASGI scope that holds its transport"""
 TOO_SLOW, TOO_MANY = 4408, 4429
 _MOST_NAMES = 10_000
 
@@ -32,12 +34,21 @@ async def live(socket: WebSocket, service: Service) -> None:
     """Serve one socket until either side ends it."""
     client: Client = socket.state.client
     await socket.accept()
-    if len(service.hub.listeners) >= service.settings.limits.sockets:
+    if service.open_sockets >= service.settings.limits.sockets:
         await socket.close(TOO_MANY, "too many sockets are open")
         return
+    service.open_sockets += 1
+    service.metrics.sockets.inc()
+    try:
+        await _serve(socket, service, client)
+    finally:
+        service.open_sockets -= 1
+        service.metrics.sockets.dec()
+
+
+async def _serve(socket: WebSocket, service: Service, client: Client) -> None:
     listener = Listener(service.settings.limits.socket_messages)
     service.hub.listeners.add(listener)
-    service.metrics.sockets.inc()
     tasks = [
         asyncio.create_task(_read(socket, service, client, listener)),
         asyncio.create_task(_write(socket, listener)),
@@ -47,21 +58,25 @@ async def live(socket: WebSocket, service: Service) -> None:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         service.hub.listeners.discard(listener)
-        service.metrics.sockets.dec()
         for task in tasks:
             task.cancel()
         done = await asyncio.gather(*tasks, return_exceptions=True)
     if listener.too_slow.is_set():
         service.metrics.dropped.inc()
-        # Whoever does not read may not read this either.
-        with contextlib.suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
-            await asyncio.wait_for(
-                socket.close(TOO_SLOW, "too slow: messages were left waiting"), 2
-            )
+        await _let_go(socket)
     ended = (asyncio.CancelledError, WebSocketDisconnect, RuntimeError)
     for one in done:
         if isinstance(one, BaseException) and not isinstance(one, ended):
             raise one
+
+
+async def _let_go(socket: WebSocket) -> None:
+    """End a socket whose client does not read, and who may not read this either: what it was sent is dropped."""
+    with contextlib.suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
+        await asyncio.wait_for(socket.close(TOO_SLOW, "too slow: messages were left waiting"), 2)
+    transport = socket.scope.get("extensions", {}).get(TRANSPORT)
+    if transport is not None and transport.get_write_buffer_size():
+        transport.abort()
 
 
 async def _write(socket: WebSocket, listener: Listener) -> None:

@@ -13,9 +13,23 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from onlinecde.serving.live_socket import TRANSPORT
 from onlinecde.serving.problems import ServingError
 from onlinecde.serving.settings import ServeSettings
+
+LINGER = 12.0
+"""Seconds a socket that has ended may take to send what is left"""
+
+
+class Sockets(WebSocketsSansIOProtocol):
+    """uvicorn's sockets, which the application can drop, and which never wait for ever for whoever does not read."""
+
+    async def run_asgi(self) -> None:
+        self.scope["extensions"][TRANSPORT] = self.transport  # pyright: ignore
+        await super().run_asgi()
+        self.loop.call_later(LINGER, self.transport.abort)
 
 
 def uvicorn_server(app: ASGIApp, settings: ServeSettings) -> uvicorn.Server:
@@ -28,7 +42,7 @@ def uvicorn_server(app: ASGIApp, settings: ServeSettings) -> uvicorn.Server:
             port=settings.port,
             loop="auto",
             http="auto",
-            ws="websockets-sansio",
+            ws=Sockets,
             ws_max_size=limits.body_bytes,
             ws_max_queue=4,
             ws_per_message_deflate=False,

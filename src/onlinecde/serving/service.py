@@ -73,6 +73,7 @@ class Service:
         )
         self.metrics = Metrics(engine, self.commits)
         self._long_work = asyncio.Lock()
+        self.open_sockets = 0
         self.reading_bytes = 0
         """Bytes of bodies being read now"""
         self._tasks: list[asyncio.Task[None]] = []
