@@ -159,6 +159,50 @@ def test_the_cookie_is_as_good_as_the_token_and_no_better(guarded):
         assert 'onlinecde_token=""' in out.headers["set-cookie"]
 
 
+def test_a_token_that_only_writes_reads_nothing(guarded):
+    client, texts, _ = guarded
+    write, both = ({"authorization": f"Bearer {texts[one]}"} for one in ("write", "read+write"))
+    assert client.put("/v1/streams/a", json={}, headers=write).json() == {"stream": "a"}
+    assert client.put("/v1/streams/a", json={}, headers=both).json()["rows"] == 1
+    later = {**EVENT, "time": 1.0}
+    asked = {"params": {"answers": "true"}, "json": later}
+    refused = client.post("/v1/events", **asked, headers=write)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "scope_missing")
+    assert client.post("/v1/events", json=later, headers=write).json()["counts"]["applied"] == 1
+    assert len(client.post("/v1/events", **asked, headers=both).json()["answers"]) == 1
+
+
+def test_a_token_that_only_writes_does_not_sign_in(guarded):
+    client, texts, _ = guarded
+    refused = client.post("/login", data={"token": texts["write"]})
+    assert refused.status_code == 403
+    assert "scope read" in refused.text
+    assert "set-cookie" not in refused.headers
+
+
+def test_without_tokens_signing_in_leads_home_and_leaves_nothing(start):
+    client, _, url = start()
+    for asked in (
+        client.get("/login"),
+        client.post("/login", content=b"token=%E2%82%AC"),
+        client.post("/login", data={"token": "x"}),
+    ):
+        assert (asked.status_code, asked.headers["location"]) == (303, "/")
+        assert "set-cookie" not in asked.headers
+    # One left behind by another server at this address is no reason to refuse.
+    left = client.post("/v1/events", json=EVENT, headers={"cookie": "onlinecde_token=x"})
+    assert left.status_code == 200
+
+
+def test_every_request_is_counted_by_its_route(start):
+    client, *_ = start()
+    for path in ("/", "/docs", "/login", "/assets/monitor.js", "/v1/model", "/nowhere"):
+        client.get(path)
+    told = client.get("/metrics").text
+    for route in ("/", "/docs", "/login", "/assets/{name}", "/v1/model", "none"):
+        assert f'onlinecde_requests_total{{route="{route}",' in told
+
+
 def test_a_browser_without_a_token_is_led_to_the_login(guarded):
     client, *_ = guarded
     answer = client.get("/", headers={"accept": "text/html"})

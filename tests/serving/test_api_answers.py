@@ -96,6 +96,22 @@ def test_repeats_corrections_and_late_events_are_told_apart(start):
     assert 'onlinecde_refusals_total{code="too_late"} 1.0' in totals
 
 
+def test_a_request_sent_again_is_answered_like_the_first(start):
+    client, *_ = start()
+    told = [
+        {"stream": name, "time": 0, "values": {"lactate": 1.0, "nonsense": 2}}
+        for name in ("a", "b")
+    ]
+    first = client.post("/v1/events", json=told, params={"answers": True}).json()
+    again = client.post("/v1/events", json=told, params={"answers": True}).json()
+    assert again["counts"]["duplicate"] == 2
+    assert [one["stream"] for one in first["answers"]] == ["a", "b"]
+    assert again["answers"] == first["answers"]
+    strange = [*told, {"stream": "new", "time": 0, "channel": "nonsense", "value": 1}]
+    more = client.post("/v1/events", json=strange, params={"answers": True}).json()
+    assert more["answers"] == first["answers"]
+
+
 def test_answers_have_the_shape_the_document_says(start):
     client, *_ = start(threshold=0.01)
     client.post("/v1/events", json={"stream": "a", "time": 0, "values": {"lactate": 1.0}})

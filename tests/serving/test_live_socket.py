@@ -2,6 +2,7 @@ import contextlib
 import json
 import socket
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -160,8 +161,7 @@ def test_too_many_sockets_are_refused(start):
 
 def held_open(local, remote):
     """Whether a process still holds the end of a TCP connection at port `local` with one at `remote`."""
-    with open("/proc/net/tcp") as table:
-        rows = [line.split() for line in table][1:]
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     ports = [(row[1].split(":")[1], row[2].split(":")[1]) for row in rows]
     return any(
         (int(a, 16), int(b, 16)) == (local, remote) and row[9] != "0"

@@ -4,6 +4,7 @@ import httpx
 import numpy as np
 import pytest
 
+import onlinecde as oc
 from onlinecde.serving import ServeSettings, TokenBook, create_app, in_background
 from onlinecde.serving.screenshots import browser, find_browser
 from onlinecde.streaming import Engine, SQLiteStore
@@ -202,3 +203,68 @@ def test_with_tokens_one_signs_in(start, page):
     page.keyboard.press("Enter")
     page.wait_for_selector(".link.live")
     assert page.evaluate("document.cookie") == ""
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_selector("#token")
+    page.goto(url)
+    assert page.url.endswith("/login")
+
+
+def test_without_tokens_there_is_nothing_to_sign_out_of(start, page):
+    _, _, url = start()
+    page.goto(url)
+    page.wait_for_selector(".link.live")
+    expect(page.locator("#sign-out")).to_be_hidden()
+
+
+def test_an_address_that_is_no_address_is_told_and_one_typed_as_it_is_found(start, page):
+    client, _, url = start()
+    page.goto(f"{url}/#/stream/100%")
+    page.get_by_text("There is no such stream.").wait_for()
+    assert "live" in page.locator("#link").get_attribute("class")
+    client.post("/v1/events", json={"stream": "100%", "time": 0, "values": {"lactate": 1.0}})
+    page.goto(f"{url}/#/")
+    page.goto(f"{url}/#/stream/100%")
+    expect(page.locator("h1")).to_have_text("100%")
+
+
+def test_what_the_server_refuses_is_told_and_is_not_a_lost_server(start, page):
+    client, _, url = start(tick=0.1)
+    client.post("/v1/events", json=rows(1, many=1))
+    page.goto(url)
+    page.wait_for_selector("tr[data-stream]")
+    page.fill("input[type=search]", "x" * 300)
+    assert len(page.input_value("input[type=search]")) == 200
+    page.evaluate("document.querySelector('input[type=search]').maxLength = 1000")
+    with page.expect_response(lambda answer: answer.status == 422):
+        page.fill("input[type=search]", "x" * 300)
+    expect(page.locator("#lost")).to_contain_text("search")
+    assert "live" in page.locator("#link").get_attribute("class")
+    page.fill("input[type=search]", "bed")
+    expect(page.locator("#lost")).to_be_hidden()
+
+
+def test_labels_do_not_overlap_for_one_row_and_long_names(start, page):
+    names = ("mean_arterial_pressure_by_a_cuff_on_the_left_upper_arm", *CHANNELS[1:])
+    model = oc.NeuralCDE(4, 8, 8, 1, 1, kind="binary").eval()
+    client, _, url = start(engine=Engine(model, channels=names))
+    told = {"stream": "a", "time": 0.0, "values": {names[0]: 92.0}}
+    client.post("/v1/events", json=told)
+    page.goto(f"{url}/#/stream/a")
+    page.wait_for_selector(".risk-chart .now-text")
+    assert "1 row " in page.locator(".facts").text_content().replace("\u00b7", " ")
+    now = page.locator(".now-text").bounding_box()
+    for label in page.locator(".risk-chart text:not(.now-text)").all():
+        box = label.bounding_box()
+        apart = box["x"] + box["width"] <= now["x"] or now["x"] + now["width"] <= box["x"]
+        assert apart or box["y"] + box["height"] <= now["y"] + 1
+    client.post("/v1/events", json={**told, "time": 0.1})
+    page.wait_for_selector(".moves .what")
+    for size in (1200, 420):
+        page.set_viewport_size({"width": size, "height": 800})
+        value = (
+            page.locator(".moves .what", has=page.locator(".channel")).first.locator("span").last
+        )
+        assert value.text_content() == "92.0"
+        inside, box = page.locator(".moves .what").first.bounding_box(), value.bounding_box()
+        assert box["width"] > 10
+        assert box["x"] + box["width"] <= inside["x"] + inside["width"] + 0.5

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import time
 
 import pytest
 import torch
@@ -122,13 +123,32 @@ def test_the_same_streams_twice_and_no_server_are_told(served, ward, talk_to):
         replay(series, nowhere, speed=1.0)
 
 
+def test_where_nothing_was_sent_nothing_is_said_to_be_compared(served, folder, capsys):
+    url, _ = served
+    with pytest.raises(SystemExit) as ended:
+        main(["replay", str(folder), "--to", url, "--seconds", "0", "--prefix", "no ", "--verify"])
+    assert ended.value.code == 1
+    said = capsys.readouterr().out
+    assert "compared with the offline model: nothing, for no row was sent" in said
+    assert "FAILS" not in said
+
+
 def test_the_pace_is_kept(served, ward, talk_to):
     url, _ = served
     series, server = ward.split("test")[0][:4], talk_to(url)
-    done = replay(series, server, speed=3600.0, seconds=1.5)
-    assert 1.4 < done.seconds < 3.0
-    # One hour a second: what lies beyond has not been sent.
-    assert (done.sent_until[~torch.isnan(torch.tensor(done.sent_until))] <= 3.0).all()
+    first = [float(series.times[stream, 0]) for stream in range(len(series))]
+    sent, began = [], time.time()
+
+    def note(latest):
+        passed = time.time() - began
+        sent.append((passed, max(newest - first[stream] for stream, newest in latest.items())))
+
+    done = replay(series, server, speed=3600.0, seconds=1.5, between=note)
+    assert done.seconds > 1.5
+    # One hour a second: nothing was sent before it was due, and what was due came in its turn.
+    assert all(hours <= passed for passed, hours in sent)
+    assert 0.5 < sent[-1][1] <= done.seconds
+    assert (done.sent_until[~torch.isnan(torch.tensor(done.sent_until))] < 30.0).all()
 
 
 def test_the_demo_verifies_and_takes_a_picture(folder, ward, tmp_path):

@@ -1,5 +1,6 @@
 """Killed, told to stop, overloaded: what was acknowledged is there, what was refused is not, and no more."""
 
+import contextlib
 import json
 import os
 import random
@@ -13,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
+import onlinecde as oc
 from onlinecde.cli import main
 from onlinecde.serving import Limits
 from onlinecde.streaming import Engine, Event, SQLiteStore
@@ -240,3 +242,43 @@ def test_settings_that_cannot_be_are_one_clear_message(model_folder, tmp_path, o
         main(["serve", str(model_folder), "--store", str(tmp_path / "x.db"), *options])
     assert ended.value.code == 2
     assert "error:" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_on_a_taken_port_leaves_the_store_as_it_was(model_folder, tmp_path, capsys):
+    other = oc.NeuralCDE(4, 6, 6, 1, 1, kind="binary")
+    with Engine(other, SQLiteStore(tmp_path / "x.db"), channels=CHANNELS) as engine:
+        engine.apply([Event("a", 0.0, CHANNELS[0], 1.0)])
+        before = engine.model_hash
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        options = ["--rebuild", "--port", str(taken.getsockname()[1])]
+        with pytest.raises(SystemExit):
+            main(["serve", str(model_folder), "--store", str(tmp_path / "x.db"), *options])
+    assert "cannot listen" in capsys.readouterr().err
+    with contextlib.closing(SQLiteStore(tmp_path / "x.db")) as store:
+        assert store.head().model == before
+    with pytest.raises(SystemExit):
+        main(["serve", str(model_folder), "--store", str(tmp_path / "x.db"), *options[1:]])
+    assert "serve --rebuild" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ("", "give a file"),
+        (".", "give a file"),
+        ("{tmp}", "is a folder"),
+        ("{tmp}/none/x.db", "make it first"),
+        ("{tmp}/text.db", "no SQLite database"),
+        ("/proc/x.db", "cannot be written"),
+        ("postgresql://nobody@127.0.0.1:9/none", "try again later"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_says_what_to_do(model_folder, tmp_path, store, said, capsys):
+    (tmp_path / "text.db").write_text("no database, but a text long enough to look into\n" * 50)
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", str(model_folder), "--store", store.format(tmp=tmp_path)])
+    assert ended.value.code == 2
+    assert said in " ".join(capsys.readouterr().err.split())

@@ -80,9 +80,10 @@ def serve(
     Every acknowledged event is on disk. Stop it with Ctrl-C or SIGTERM; killed, it goes on where it was.
     """
     from onlinecde.serving import ServeSettings, TokenBook, create_app, serve_forever
+    from onlinecde.serving.app import check_tokens
     from onlinecde.serving.opening import open_engine
     from onlinecde.serving.request_log import log_to_stderr
-    from onlinecde.serving.running import shown_address
+    from onlinecde.serving.running import bound, shown_address
 
     log_to_stderr()
     wanted = ServeSettings(
@@ -101,17 +102,20 @@ def serve(
         forwarded_by=forwarded_by,
     )
     book = None if tokens is None else TokenBook.read(tokens)
-    engine, settings = open_engine(
-        model,
-        store,
-        wanted,
-        time_unit=time_unit,
-        lateness=lateness,
-        rebuild=rebuild,
-        most_streams=most_streams,
-    )
-    typer.echo(f"{model} on {shown_address(settings)}, streams in {engine.store}", err=True)
-    serve_forever(create_app(engine, settings, tokens=book), settings)
+    # A start that fails must not have changed the store: what can be refused is refused before it is opened.
+    check_tokens(wanted, book)
+    with bound(wanted) as listening:
+        engine, settings = open_engine(
+            model,
+            store,
+            wanted,
+            time_unit=time_unit,
+            lateness=lateness,
+            rebuild=rebuild,
+            most_streams=most_streams,
+        )
+        typer.echo(f"{model} on {shown_address(settings)}, streams in {engine.store}", err=True)
+        serve_forever(create_app(engine, settings, tokens=book), settings, listening)
 
 
 @tokens_app.command("new")

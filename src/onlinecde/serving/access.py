@@ -125,7 +125,8 @@ class Access:
         bearer = _bearer(headers)
         browser_asks = scope["type"] == "websocket" or method not in _SAFE
         if browser_asks:
-            self._check_origin(headers, by_cookie=bearer is None and cookie is not None)
+            by_cookie = self.tokens is not None and bearer is None and cookie is not None
+            self._check_origin(headers, by_cookie=by_cookie)
         if scope["path"] in OPEN:
             return Client(f"address {_address(scope)}", frozenset())
         client = self._whose(bearer if bearer is not None else cookie, scope)

@@ -100,6 +100,10 @@ def taking_events(service: Service) -> Callable[[Request], Awaitable[Response]]:
                 415, "media_type", "send application/json or application/x-ndjson.", field="content-type"
             )  # fmt: skip
         wants_answers = _flag(request, "answers")
+        if wants_answers and not may_read(request):
+            raise Problem(
+                403, "scope_missing", "answers=true needs a token with the scope 'read' too.", field="answers"
+            )  # fmt: skip
         async with body_of(request, service) as body:
             columns = read_events(
                 body,
@@ -119,10 +123,15 @@ def taking_events(service: Service) -> Callable[[Request], Awaitable[Response]]:
             why = {name: first[name] for name in ("code", "message", "field")}
             return reply({"error": why, **told}, 422)
         if wants_answers:
-            told["answers"] = shapes.predictions(done.answers())
+            told["answers"] = shapes.predictions(await service.answers(done))
         return reply(told)
 
     return take
+
+
+def may_read(request: Request) -> bool:
+    """Whether whoever asks may be told what only looking would tell."""
+    return "read" in request.state.client.scopes
 
 
 def _flag(request: Request, name: str) -> bool:
@@ -166,7 +175,10 @@ def _stream_routes(service: Service) -> APIRouter:
         openapi_extra=schemas.STREAM_BODY,
     )
     async def open_stream(stream: str, request: Request) -> Response:
-        """Make a stream known before its first event, with static features and the wall clock at its time 0."""
+        """Make a stream known before its first event, with static features and the wall clock at its time 0.
+
+        Without the scope `read` its name alone is told.
+        """
         name = _name(stream)
         told = await json_object(request, service, {"static", "origin"})
         static = static_of(told.get("static"), service.settings.features)
@@ -174,7 +186,7 @@ def _stream_routes(service: Service) -> APIRouter:
         if origin is not None and not _finite(origin):
             raise Problem(422, "origin_bad", "`origin` is not a number.", field="origin")
         info = await service.do(lambda: engine.open_stream(name, static=static, origin=origin))
-        return reply(shapes.stream_info(info, None, ()))
+        return reply(shapes.stream_info(info, None, ()) if may_read(request) else {"stream": name})
 
     @router.delete("/v1/streams/{stream}", status_code=204, responses=_gone())
     async def forget(stream: str) -> Response:
@@ -282,7 +294,10 @@ def _alarm_routes(service: Service) -> APIRouter:
         openapi_extra=schemas.BY_BODY,
     )
     async def acknowledge(number: int, request: Request) -> Response:
-        """Mark an alarm as seen, by whom; a second time changes nothing."""
+        """Mark an alarm as seen, by whom; a second time changes nothing.
+
+        Without the scope `read` its number alone is told.
+        """
         told = await json_object(request, service, {"by"})
         by = told.get("by")
         if not isinstance(by, str) or not 0 < len(by) <= 80 or not by.isprintable():
@@ -293,7 +308,7 @@ def _alarm_routes(service: Service) -> APIRouter:
             raise Problem(404, "alarm_unknown", "there is no such alarm.", field="number")
         found = await service.do(lambda: service.engine.acknowledge(number, by))
         service.board.forget()
-        return reply(shapes.alarm(found))
+        return reply(shapes.alarm(found) if may_read(request) else {"number": number})
 
     return router
 

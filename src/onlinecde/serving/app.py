@@ -27,14 +27,8 @@ def create_app(
     Without tokens, anyone who can reach it may do everything: only a server bound to loopback may run so.
     """
     settings = settings or ServeSettings()
-    if tokens is not None and not len(tokens):
-        raise ServingError("the file of tokens is empty: `onlinecde tokens new` adds one.")
-    if tokens is None and not settings.loopback:
-        raise ServingError(
-            f"bound to {settings.host}, others can reach the server: give --tokens FILE (`onlinecde "
-            "tokens new` makes one), or bind it to 127.0.0.1."
-        )
-    service = Service(engine, settings)
+    check_tokens(settings, tokens)
+    service = Service(engine, settings, guarded=tokens is not None)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -66,3 +60,14 @@ def create_app(
         counted=lambda route, status: requests.labels(route, status).inc(),
         shortcuts={("POST", "/v1/events"): taking_events(service)},
     )
+
+
+def check_tokens(settings: ServeSettings, tokens: TokenBook | None) -> None:
+    """Refuse to be reached by others without tokens."""
+    if tokens is not None and not len(tokens):
+        raise ServingError("the file of tokens is empty: `onlinecde tokens new` adds one.")
+    if tokens is None and not settings.loopback:
+        raise ServingError(
+            f"bound to {settings.host}, others can reach the server: give --tokens FILE (`onlinecde "
+            "tokens new` makes one), or bind it to 127.0.0.1."
+        )

@@ -15,6 +15,7 @@ from onlinecde.streaming import (
     PostgresStore,
     SQLiteStore,
     Store,
+    StoreError,
     StreamingError,
 )
 
@@ -23,6 +24,8 @@ POSTGRES = ("postgresql://", "postgres://")
 
 def open_store(where: str | os.PathLike[str]) -> Store:
     """The store at a `postgresql://` URL, or in a SQLite file."""
+    if not str(where).strip() or Path(where) == Path():
+        raise StoreError("the store is empty or '.': give a file, or a postgresql:// URL.")
     if isinstance(where, str) and where.startswith(POSTGRES):
         return PostgresStore(where)
     return SQLiteStore(Path(where))

@@ -8,7 +8,8 @@ from urllib.parse import parse_qs
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from onlinecde.serving.access import COOKIE
 from onlinecde.serving.api_page import api_page
@@ -55,18 +56,33 @@ def add_page(app: FastAPI, service: Service, tokens: TokenBook | None) -> None:
     async def docs(request: Request) -> Response:
         return Response(api_page(app.openapi()), media_type=_TYPES[".html"])
 
+    def home_of(request: Request) -> Response:
+        where = f"{request.scope.get('root_path', '')}/"
+        return Response(status_code=303, headers={"location": where})
+
+    def asked(wrong: str = "", status: int = 200) -> Response:
+        told = f'<p class="wrong" role="alert">{wrong}</p>\n' if wrong else ""
+        return Response(
+            form.replace(_WRONG_HERE, told.encode()), status, media_type=_TYPES[".html"]
+        )
+
     async def login_form(request: Request) -> Response:
-        return Response(form.replace(_WRONG_HERE, b""), media_type=_TYPES[".html"])
+        return home_of(request) if tokens is None else asked()
 
     async def login(request: Request) -> Response:
         async with body_of(request, service, 4096) as body:
             told = parse_qs(body.decode("latin-1")).get("token", [""])[0].strip()
-        if tokens is not None and tokens.whose(told) is None:
-            wrong = b'<p class="wrong" role="alert">This token is not known here.</p>\n'
-            return Response(form.replace(_WRONG_HERE, wrong), 401, media_type=_TYPES[".html"])
-        home = Response(
-            status_code=303, headers={"location": f"{request.scope.get('root_path', '')}/"}
-        )
+        if tokens is None:
+            return home_of(request)
+        token = tokens.whose(told)
+        if token is None:
+            return asked("This token is not known here.", 401)
+        if "read" not in token.scopes:
+            return asked(
+                "This token may send events but not look: sign in with one that has the scope read.",
+                403,
+            )
+        home = home_of(request)
         home.set_cookie(
             COOKIE, told, max_age=_YEAR, path="/", httponly=True, samesite="strict",
             secure=request.url.scheme == "https",
@@ -79,10 +95,18 @@ def add_page(app: FastAPI, service: Service, tokens: TokenBook | None) -> None:
         return home
 
     app.router.routes += [
-        Route("/", page),
-        Route("/assets/{name}", asset),
-        Route("/docs", docs),
-        Route("/login", login_form),
-        Route("/login", login, methods=["POST"]),
-        Route("/logout", logout, methods=["POST"]),
+        _PageRoute("/", page),
+        _PageRoute("/assets/{name}", asset),
+        _PageRoute("/docs", docs),
+        _PageRoute("/login", login_form),
+        _PageRoute("/login", login, methods=["POST"]),
+        _PageRoute("/logout", logout, methods=["POST"]),
     ]
+
+
+class _PageRoute(Route):
+    """A route that says which it was, as those of the API do, for logs and metrics."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, child = super().matches(scope)
+        return match, {**child, "route": self} if match is not Match.NONE else child

@@ -75,14 +75,13 @@ def bound(settings: ServeSettings) -> socket.socket:
     return found
 
 
-def serve_forever(app: ASGIApp, settings: ServeSettings) -> None:
-    """Serve until SIGINT or SIGTERM; then commit what was taken, close the store and return."""
+def serve_forever(app: ASGIApp, settings: ServeSettings, listening: socket.socket) -> None:
+    """Serve on a `bound` socket until SIGINT or SIGTERM; then commit what was taken, close the store and return."""
     # The engine's thread and the loop share one interpreter: neither waits 5 ms for the other.
     sys.setswitchinterval(0.001)
     # What is here now stays: collecting garbage need not look at it each time.
     gc.collect()
     gc.freeze()
-    listening = bound(settings)
     server = uvicorn_server(app, settings)
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(server.serve(sockets=[listening]))

@@ -213,6 +213,8 @@ class About(_Body):
     tick: float
     silent_after: float
     lateness: float
+    guarded: bool
+    """Whether one needs a token here"""
 
 
 class Health(_Body):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import numpy as np
+
 from onlinecde.serving.board import Board
-from onlinecde.serving.group_commit import GroupCommit
+from onlinecde.serving.group_commit import Committed, GroupCommit
 from onlinecde.serving.hub import Hub
 from onlinecde.serving.metrics import Metrics
 from onlinecde.serving.problems import Problem, ServingError
@@ -18,6 +21,8 @@ from onlinecde.serving.request_log import LOGGER, note
 from onlinecde.serving.settings import ServeSettings
 from onlinecde.serving.stream_clock import StreamClock
 from onlinecde.streaming import (
+    Answers,
+    CodecError,
     Engine,
     Receipts,
     StoreBusy,
@@ -26,6 +31,7 @@ from onlinecde.streaming import (
     StreamingError,
     UnknownStream,
 )
+from onlinecde.streaming.intake import is_name
 
 Found = TypeVar("Found")
 
@@ -50,10 +56,10 @@ _TOLD = {
 class Service:
     """One engine, served. All work on the engine is done by one thread, in order."""
 
-    def __init__(self, engine: Engine, settings: ServeSettings) -> None:
+    def __init__(self, engine: Engine, settings: ServeSettings, *, guarded: bool = False) -> None:
         if not 0 <= settings.output < engine.outputs:
             raise ServingError(f"output is {settings.output}: the model has {engine.outputs}.")
-        self.engine, self.settings = engine, settings
+        self.engine, self.settings, self.guarded = engine, settings, guarded
         self.positions = {name: place for place, name in enumerate(engine.channels)}
         self.clock = StreamClock(
             settings.units_per_second, settings.silent_after, latest=engine.latest
@@ -135,6 +141,34 @@ class Service:
         LOGGER.error("failed", exc_info=error)
         return Problem(500, "failed", "something went wrong; it was logged.")
 
+    async def answers(self, done: Committed) -> Answers:
+        """What the model says of a request's streams after the newest row of each, changed by it or not."""
+        changed = done.answers()
+        others = set(filter(is_name, done.columns.names)) - set(changed.streams)
+        if not others:
+            return changed
+        known = await self.do(lambda: self._newest(sorted(others)))
+        return Answers(
+            (*changed.streams, *known.streams),
+            np.concatenate([changed.times, known.times]),
+            np.concatenate([changed.outputs, known.outputs]),
+            np.concatenate([changed.probabilities, known.probabilities]),
+        )
+
+    def _newest(self, names: Sequence[str]) -> Answers:
+        found = []
+        for name in names:
+            with contextlib.suppress(UnknownStream, CodecError):
+                info = self.engine.stream(name)
+                found += [] if info.last_time is None else [info]
+        wide = (len(found), self.engine.outputs)
+        return Answers(
+            tuple(info.stream for info in found),
+            np.array([info.last_time for info in found], np.float64),
+            np.array([info.outputs for info in found], np.float64).reshape(wide),
+            np.array([info.probabilities for info in found], np.float64).reshape(wide),
+        )
+
     def _committed(self, receipts: Receipts, seconds: float) -> None:
         self.metrics.applied.observe(seconds)
         self.metrics.batch.observe(len(receipts))
@@ -190,4 +224,5 @@ class Service:
             "tick": settings.tick,
             "silent_after": settings.silent_after,
             "lateness": engine.lateness,
+            "guarded": self.guarded,
         }

@@ -41,6 +41,8 @@ class Verified:
         )
 
     def __str__(self) -> str:
+        if not self.compared and not self.missing:
+            return "compared with the offline model: nothing, for no row was sent"
         told = ", ".join(f"{many} {kind}" for kind, many in self.compared.items())
         held = "holds" if self.holds else f"FAILS ({self.worst or f'{self.missing} rows missing'})"
         return (

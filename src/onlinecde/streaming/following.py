@@ -122,7 +122,8 @@ class Following:
         if head.model is not None and head.model != self.served.hash:
             raise ModelMismatch(
                 f"the store belongs to model {head.model[:12]}, this is {self.served.hash[:12]}: serve "
-                "that model, or give rebuild=True to integrate its stored rows again under this one."
+                "that model, or give rebuild=True (`onlinecde serve --rebuild`) to integrate its stored rows "
+                "again under this one."
             )
         if head.model is None:
             self.store.adopt(self.served.hash)

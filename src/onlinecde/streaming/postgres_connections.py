@@ -242,7 +242,7 @@ class Connections:
                 raise StoreFull(f"{told}: make room, then send the events again.") from error
             if _BUSY.match(state) if state else lost:
                 raise StoreBusy(
-                    f"{told}: it is busy or cannot be reached; send again later."
+                    f"{told}: it is busy or cannot be reached; try again later."
                 ) from error
             raise StoreError(f"{told}.") from error
 

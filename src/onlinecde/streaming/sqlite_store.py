@@ -52,6 +52,14 @@ CREATE INDEX alarms_of_stream ON alarms (stream);
 CREATE TABLE commits (sequence INTEGER PRIMARY KEY, received REAL NOT NULL);
 """
 
+_REMEDIES = {
+    sqlite3.SQLITE_READONLY: "it cannot be written; give one this user may write, on a disk that is not read-only.",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; give one in a folder that this user may write.",
+    sqlite3.SQLITE_IOERR: "its disk cannot be read or written; look at the disk, then start again.",
+    sqlite3.SQLITE_CORRUPT: "it is damaged; take it from a backup.",
+    sqlite3.SQLITE_NOTADB: "it is no SQLite database; give another file.",
+}
+"""What to do about SQLite's errors that do not pass by themselves"""
 _PER_STREAM = ("rows", "states", "checkpoints", "revised", "alarms")
 
 
@@ -79,6 +87,8 @@ class SQLiteStore:
         if synchronous not in ("FULL", "NORMAL"):
             raise StoreError(f"synchronous is {synchronous!r}: choose 'FULL' or 'NORMAL'.")
         self.file = Path(file)
+        if self.file.is_dir():
+            raise StoreError(f"{self.file} is a folder: give a file in it.")
         if not self.file.parent.is_dir():
             raise StoreError(f"{self.file.parent} is not a folder: make it first.")
         self._lock = _own(self.file)
@@ -131,7 +141,9 @@ class SQLiteStore:
             if code == sqlite3.SQLITE_FULL:
                 raise StoreFull(f"{told}: make room, then send the events again.") from error
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise StoreBusy(f"{told}: another process holds it; send again later.") from error
+                raise StoreBusy(f"{told}: another process holds it; try again later.") from error
+            if code in _REMEDIES:
+                raise StoreError(f"{told}: {_REMEDIES[code]}") from error
             raise StoreError(f"{told}.") from error
 
     @contextmanager
@@ -327,7 +339,14 @@ class SQLiteStore:
 
 def _own(file: Path) -> int:
     """Take the file for this process; a second engine on it would undo what the first holds in memory."""
-    handle = os.open(file.with_name(file.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    lock = file.with_name(file.name + ".lock")
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StoreError(
+            f"{lock} cannot be written ({error.strerror}): give a file in a folder that this user may write, "
+            "on a disk that is not read-only."
+        ) from error
     try:
         import fcntl
     except ImportError:  # not on this system: the sequence of commits still tells two writers apart

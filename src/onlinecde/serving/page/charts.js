@@ -61,11 +61,12 @@ export function riskChart(svg, { from, to, curve, tail, output, threshold, alarm
   if (words.probability) high = Math.min(1, Math.max(high, 0.1));
   else { low = Math.min(...values); const room = 0.1 * (high - low || 1); low -= room; high += room; }
   const y = scale(low, high, bottom, top);
+  const [now, risk] = tail.at(-1), nowAt = Math.max(x(now), left + 14);
   for (const v of valueTicks(low, high)) {
     draw("line", { class: "grid", x1: left, x2: right, y1: y(v), y2: y(v) }, svg);
     draw("text", { x: left - 8, y: y(v) + 4, "text-anchor": "end" }, svg, words.probability ? `${Math.round(100 * v)} %` : Number(v.toPrecision(3)));
   }
-  timeAxis(svg, x, from, to, bottom, narrow ? 5 : 10, words.unit);
+  timeAxis(svg, x, from, to, bottom, narrow ? 5 : 10, words.unit, nowAt);
   if (threshold != null) {
     draw("line", { class: "threshold", x1: left, x2: right, y1: y(threshold), y2: y(threshold) }, svg);
     draw("text", { class: "threshold-text", x: right + 6, y: y(threshold) + 4 }, svg, narrow ? "alarm" : "alarm at");
@@ -84,18 +85,17 @@ export function riskChart(svg, { from, to, curve, tail, output, threshold, alarm
     const at = x(alarm.time), tip = y(alarm.probability) - 8;
     draw("path", { class: alarm.acknowledged == null ? "mark" : "mark acked", d: `M${at} ${tip}l-5 -9h10z` }, svg);
   }
-  const [now, risk] = tail.at(-1);
   draw("line", { class: "now-line", x1: x(now), x2: x(now), y1: top, y2: bottom }, svg);
   draw("circle", { class: "now-dot", cx: x(now), cy: y(risk), r: 4.5 }, svg).dataset.risk = risk;
-  draw("text", { x: x(now), y: height - 7, "text-anchor": "middle", class: "now-text" }, svg, "now");
+  draw("text", { x: nowAt, y: height - 7, "text-anchor": "middle", class: "now-text" }, svg, "now");
   return { x, from, to, left, right };
 }
 
-function timeAxis(svg, x, from, to, bottom, most, unit) {
+function timeAxis(svg, x, from, to, bottom, most, unit, nowAt) {
   const ticks = timeTicks(from, to, most);
   for (const t of ticks) {
     draw("line", { class: "grid", x1: x(t), x2: x(t), y1: bottom, y2: bottom + 4 }, svg);
-    if (Math.abs(x(t) - x(to)) > 34) draw("text", { x: x(t), y: bottom + 15, "text-anchor": "middle" }, svg, `${Number(t.toFixed(2))} ${unit}`);
+    if (Math.abs(x(t) - nowAt) > 34) draw("text", { x: x(t), y: bottom + 15, "text-anchor": "middle" }, svg, `${Number(t.toFixed(2))} ${unit}`);
   }
 }
 

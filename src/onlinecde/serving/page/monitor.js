@@ -59,13 +59,28 @@ $("who-name").addEventListener("keydown", (event) => {
   if (event.key === "Enter") { event.preventDefault(); if ($("who-name").value.trim()) $("who").close("yes"); }
 });
 
+function decoded(text) {
+  // Someone may have typed a name as it is: a % that begins no escape stands for itself.
+  try { return decodeURIComponent(text); } catch { return text; }
+}
+
+function refused(error, shown) {
+  if (shown instanceof StreamView) {
+    const text = error.status === 404 ? "There is no such stream." : error.message;
+    $("view").replaceChildren(make("div", { class: "empty" }, `${text} `, make("a", { href: "#/" }, "All streams")));
+  } else {
+    setText($("lost"), error.message);
+    $("lost").hidden = false;
+  }
+}
+
 function route() {
   view?.close?.();
   const found = location.hash.match(/^#\/stream\/(.+)$/);
   const open = (name) => { location.hash = `#/stream/${encodeURIComponent(name)}`; };
   const back = () => { location.hash = "#/"; };
   view = found
-    ? new StreamView($("view"), words, decodeURIComponent(found[1]), { back, acknowledge: sayAcknowledged })
+    ? new StreamView($("view"), words, decoded(found[1]), { back, acknowledge: sayAcknowledged })
     : new Overview($("view"), words, { open, acknowledge: sayAcknowledged, counts });
   scrollTo(0, 0);
   refresh();
@@ -82,8 +97,8 @@ async function refresh() {
     wait = 1000 * words.about.tick;
     if (mine === turn) connected(true);
   } catch (error) {
-    if (error.status === 404) {
-      if (shown === view) $("view").replaceChildren(make("div", { class: "empty" }, "There is no such stream. ", make("a", { href: "#/" }, "All streams")));
+    if (error.status) {
+      if (mine === turn) { connected(true); refused(error, shown); }
     } else {
       if (!(error instanceof Lost)) console.error(error);
       failures += 1;
@@ -117,6 +132,7 @@ async function begin() {
     return;
   }
   setText($("title"), words.about.title);
+  $("sign-out").hidden = !words.about.guarded;
   addEventListener("hashchange", route);
   route();
 }

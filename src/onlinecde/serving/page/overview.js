@@ -11,7 +11,7 @@ export class Overview {
     this.order = [];
     this.chosen = null;
     this.limit = 300;
-    this.search = make("input", { type: "search", placeholder: "Search streams  ( / )", "aria-label": "Search streams" });
+    this.search = make("input", { type: "search", placeholder: "Search streams  ( / )", "aria-label": "Search streams", maxlength: 200 });
     this.said = make("span", { class: "said" });
     this.body = make("tbody");
     this.more = make("div", { class: "more", hidden: true });
@@ -69,6 +69,7 @@ export class Overview {
     const { about } = this.words, risk = told.probabilities[about.watched_output];
     held.told = told;
     setText(held.value, risk == null ? "no answer" : this.words.value(risk));
+    held.value.classList.toggle("none", risk == null);
     held.value.dataset.risk = risk;
     held.fill.style.width = this.words.probability ? `${(100 * risk).toFixed(1)}%` : "0";
     held.value.parentElement.classList.toggle("over", about.threshold != null && risk != null && risk >= about.threshold);

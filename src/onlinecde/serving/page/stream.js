@@ -84,7 +84,7 @@ export class StreamView {
     const age = info.now.time - info.last_time;
     setText(this.since, age >= about.silent_after - 1e-9 ? "silent: no longer moving" : `now, at ${this.words.at(info.now.time)}`);
     const facts = about.static.map((name, i) => `${spaced(name)} ${info.static ? plain(info.static[i]).replace(/\.?0+$/, "") : ""}`);
-    facts.push(`${info.rows} rows`, `last observed ${this.words.age(age)} ago`);
+    facts.push(`${info.rows} row${info.rows === 1 ? "" : "s"}`, `last observed ${this.words.age(age)} ago`);
     setText(this.facts, facts.join("  ·  "));
     this.showAlarms(info.alarms);
   }
@@ -152,7 +152,9 @@ export class StreamView {
         const bar = make("i", { class: part > 0 ? "up" : "down" });
         bar.style.width = `${(50 * Math.abs(part)) / most}%`;
         bar.style[part > 0 ? "left" : "right"] = "50%";
-        box.append(make("span", { class: name == null ? "what time-part" : "what" }, name == null ? "passing of time" : `${spaced(name)} ${plain(row.values[name])}`),
+        const what = name == null ? make("span", { class: "what time-part" }, "passing of time") :
+          make("span", { class: "what", title: spaced(name) }, make("span", { class: "channel" }, spaced(name)), " ", make("span", {}, plain(row.values[name])));
+        box.append(what,
           make("span", { class: "bar-box" }, bar), make("span", { class: "num" }, `${part >= 0 ? "+" : "−"}${Math.abs(part).toFixed(2)}`));
       }
       const went = this.words.about.kind === "binary" ? `${this.words.value(link(row.start[output]))} → ${this.words.value(link(end))}` : `${plain(row.start[output])} → ${plain(end)}`;
