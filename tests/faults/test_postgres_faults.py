@@ -321,7 +321,7 @@ def test_a_locked_table_is_said_to_be_busy_and_waited_for(server):
     before = everything(engine)
     with held_in_transaction(server, url.rpartition("=")[2]):
         for _ in range(2):
-            with pytest.raises(StoreBusy, match="send again later") as caught:
+            with pytest.raises(StoreBusy, match="try again later") as caught:
                 engine.apply(batches[5])
             assert caught.value.__cause__.sqlstate == "55P03"
         assert everything(engine) == before

@@ -181,7 +181,7 @@ def test_a_token_that_only_writes_does_not_sign_in(guarded):
 
 
 def test_without_tokens_signing_in_leads_home_and_leaves_nothing(start):
-    client, _, url = start()
+    client, *_ = start()
     for asked in (
         client.get("/login"),
         client.post("/login", content=b"token=%E2%82%AC"),
