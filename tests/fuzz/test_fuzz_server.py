@@ -35,7 +35,7 @@ def url():
     limits = Limits(requests_per_second=1e6, burst=10**6, body_bytes=200_000)
     settings = ServeSettings(port=0, limits=limits)
     with in_background(create_app(engine, settings), settings) as found:
-        httpx.post(f"{found}/v1/events", json=ROW)
+        httpx.post(f"{found}/v1/events", json=ROW, timeout=60)
         yield found
 
 
@@ -131,4 +131,4 @@ def test_random_bytes_on_the_wire_never_break_it(url):
             except ConnectionResetError:
                 continue
             assert not answer.startswith(b"HTTP/1.1 5"), answer[:200]
-    assert httpx.get(f"{url}/healthz").status_code == 200
+    assert httpx.get(f"{url}/healthz", timeout=60).status_code == 200

@@ -153,13 +153,13 @@ def test_it_comes_back_after_the_server_does(small_model, page, tmp_path, free_p
         return in_background(create_app(engine, settings), settings)
 
     with running() as url:
-        httpx.post(f"{url}/v1/events", json=rows(3))
+        httpx.post(f"{url}/v1/events", json=rows(3), timeout=60)
         page.goto(url)
         expect(page.locator("tr[data-stream]")).to_have_count(3)
     page.wait_for_selector("#lost:not([hidden])")
     assert page.locator("tr[data-stream]").count() == 3
     with running() as url:
-        httpx.post(f"{url}/v1/events", json=rows(4)[-1:])
+        httpx.post(f"{url}/v1/events", json=rows(4)[-1:], timeout=60)
         page.wait_for_selector("#lost", state="hidden", timeout=15_000)
         expect(page.locator("tr[data-stream]")).to_have_count(4)
     # The browser itself notes each request that found no server; nothing else was complained of.
