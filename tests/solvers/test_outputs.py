@@ -1,11 +1,13 @@
 """z where it is asked for: rows, knots, the end, any time; and what came back with it."""
 
+import numpy as np
 import pytest
 import torch
 from solver_problems import SCHEMES, D, build, mlp, random_batch, start
 
 from onlinecde import Encoding, SeriesBatch, SeriesError, SolverError, solve
 from onlinecde.kernels import cpu_unavailable
+from onlinecde.solvers.chain import leg_steps, steps_for
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 MANY = {"method": "dopri5", "steps": 12}
@@ -296,3 +298,15 @@ def test_a_max_step_in_other_units_than_the_times_is_an_error_that_says_so(backe
     with pytest.raises(SolverError, match=r"stream 'short': a gap of 3\.6e\+12"):
         short = build("rectilinear", batch[:1])
         solve(short, field, z0[:1], max_step=1e-3, at=[0.5, 1.0 + 3.6e12], backend=backend)
+
+
+def test_single_observations_count_their_steps_alike():
+    gaps = torch.rand(1000, dtype=D).cumsum(0)
+    for max_step in (0.1, 0.25, 1.0, 7.0):
+        wanted = steps_for(gaps, max_step, range(1000))
+        assert leg_steps(gaps.numpy(), max_step).tolist() == wanted.tolist()
+    multiples = 0.1 * torch.arange(100, dtype=D)
+    wanted = [1, *range(1, 100)]
+    assert steps_for(multiples, 0.1, range(100)).tolist() == wanted
+    assert leg_steps(multiples.numpy(), 0.1).tolist() == wanted
+    assert leg_steps(np.array([1.0, 1e30]), 1.0) is None

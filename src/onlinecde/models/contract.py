@@ -196,6 +196,8 @@ def real_cells(given: Any, what: str) -> np.ndarray:
 
 def as_numbers(given: Any, what: str, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Numbers as a tensor, read as `real_cells` does."""
+    if isinstance(given, float | int):
+        return torch.tensor(given, dtype=dtype, device=device)
     if not isinstance(given, Tensor):
         # By way of float64: torch reads neither all of numpy's dtypes nor its read-only arrays.
         given = torch.from_numpy(np.array(real_cells(given, what), np.float64))

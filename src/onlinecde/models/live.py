@@ -15,8 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from onlinecde.controls import Encoding
 from onlinecde.kernels import cpu_unavailable
 from onlinecde.models.contract import real_cells
-from onlinecde.solvers.chain import steps_for
-from onlinecde.solvers.errors import SolverError
+from onlinecde.solvers.chain import leg_steps
 from onlinecde.solvers.fields import HOOKS, is_plain
 from onlinecde.solvers.fused import kernel_tableau, pack, weights_of
 
@@ -33,6 +32,8 @@ Place = tuple[dict[str, Any], str, Any]
 Watch = tuple[dict[str, Any], str, Tensor, int, int | None, memoryview, int]
 """The same of a tensor, its address and version, a view of one of its numbers, and that number's bits"""
 
+ONE_EACH = np.empty(0, np.int32)
+"""One step on the time leg of every stream."""
 _last_step = object()
 """Another one after every step of any optimizer: fused ones change weights and not their versions."""
 
@@ -241,9 +242,8 @@ def _observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | No
         between = plan.old.copy()
         between[:, 0] = plan.new[:, 0]
         drive = np.stack([plan.old, between, plan.new]) @ fast.path_weight
-    try:
-        time_steps = _time_leg_steps(model, clock, since)
-    except SolverError:
+    time_steps = _time_leg_steps(model, clock, since)
+    if time_steps is None:
         return None
     before, z = advance(
         fast.field,
@@ -295,9 +295,8 @@ def ahead(model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
         return None
     if t is None:  # a time leg without length leaves z as it is
         return state.z
-    try:
-        time_steps = _time_leg_steps(model, clock, time)
-    except SolverError:
+    time_steps = _time_leg_steps(model, clock, time)
+    if time_steps is None:
         return None
     scaling = fast.scaling
     now = (clock - scaling.time_shift) / scaling.time_scale
@@ -326,12 +325,11 @@ def _cells(given: Any, what: str) -> np.ndarray:
 
 
 def _time_leg_steps(model: NeuralCDE, clock: np.ndarray, since: np.ndarray) -> np.ndarray | None:
-    """Steps (stream,) on each time leg, or None for one each."""
+    """Steps (stream,) on each time leg, as the kernels want them; None where they are too many."""
     how = model.integrator
     if how.max_step is not None:
-        gaps = torch.from_numpy(clock - since)
-        return steps_for(gaps, how.max_step, range(len(gaps))).to(torch.int32).numpy()
-    return np.full(clock.shape, how.steps, np.int32) if how.steps > 1 else None
+        return leg_steps(clock - since, how.max_step)
+    return ONE_EACH if how.steps == 1 else np.full(clock.shape, how.steps, np.int32)
 
 
 def _threads(streams: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +28,9 @@ from onlinecde.models.heads import Head, Kind
 from onlinecde.models.recurrences import carry_on_
 from onlinecde.models.row_blocks import in_blocks
 from onlinecde.series import SeriesBatch
+
+LONG = 1e20
+"""Times as far apart as this may be too far for a model's dtype."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,8 +209,11 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         """
         if clock.is_cuda:
             return
-        with torch.no_grad():
-            far = self.scale_gap(clock - since) > torch.finfo(self.dtype).max
+        since, clock = since.detach(), clock.detach()
+        # By numpy, which takes a tenth of the time for a few numbers; what is shorter fits any scale.
+        if np.fmax.reduce(clock.numpy() - since.numpy()) < LONG and self.dtype != torch.float16:
+            return
+        far = self.scale_gap(clock - since) > torch.finfo(self.dtype).max
         if bool(far.any()):
             stream = int(far.nonzero()[0])
             raise StateError(

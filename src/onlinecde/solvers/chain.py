@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -160,3 +161,9 @@ def steps_for(gaps: Tensor, max_step: float, streams: Sequence[Hashable]) -> Ten
             f"{MOST_STEPS:,}: give a larger max_step, in the units of the series' times."
         )
     return steps.to(torch.int64)
+
+
+def leg_steps(gaps: np.ndarray, max_step: float) -> np.ndarray | None:
+    """`steps_for` the gaps (stream,) of single observations, int32; None where they are too many."""
+    steps = np.ceil(gaps / max_step - 1e-9)
+    return None if steps.max() > MOST_STEPS else np.maximum(steps, 1).astype(np.int32)
