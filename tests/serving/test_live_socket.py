@@ -69,10 +69,12 @@ def test_new_predictions_and_ticks_are_heard(start):
             assert {a["stream"] for a in heard["alarms"]} == names
         answers = {p["stream"]: p for p in told.json()["answers"]}
         assert heard["predictions"] == [answers["b"]]
-        ticks = [everything.hear("predictions") for _ in range(3)]
+        ticks = [everything.hear("predictions") for _ in range(4)]
         assert {tick["reason"] for tick in ticks} == {"tick"}
-        moved = [{p["stream"]: p["time"] for p in tick["predictions"]}["a"] for tick in ticks]
-        assert moved[0] < moved[1] < moved[2]
+        moved = [{p["stream"]: p["time"] for p in tick["predictions"]}.get("a") for tick in ticks]
+        # The first may have been under way when the rows came.
+        assert moved[1] < moved[2] < moved[3]
+        assert moved[0] is None or moved[0] < moved[1]
         everything.say({"unsubscribe": True})
         assert everything.hear("subscribed")["streams"] == []
         with pytest.raises(TimeoutError):
