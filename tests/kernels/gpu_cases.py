@@ -138,13 +138,13 @@ INTERPRETED = {
     "dense_data": Case(observed=0.9, hidden=18, method="euler", data=True, shape=DENSE),
     "dense_nodes": Case(
         scheme="natural_cubic", observed=1.0, counts=False, channels=4, hidden=81, width=65, depth=1,
-        steps=2, lengths=(3, 2), shape=DENSE | {
+        lengths=(3, 2), shape=DENSE | {
             "block": 128, "deep": 128, "dense": gpu.Dense(16, 32, 2, 1), "dense_back": gpu.Dense(16, 32, 3, 1),
         },
     ),
     "dense_wide_cubic": Case(
         scheme="hermite", observed=1.0, counts=False, channels=4, hidden=20, width=130, depth=1,
-        steps=2, method="midpoint", lengths=(3, 2), shape=DENSE | {"block": 256, "deep": 64},
+        method="midpoint", lengths=(3, 2), shape=DENSE | {"block": 256, "deep": 64},
     ),
     "dense_cubic_data": Case(
         scheme="hermite", observed=1.0, hidden=20, data=True, steps=2, sees_path=True, shape=DENSE,
