@@ -151,14 +151,17 @@ def memory_of(call: Callable[[], Any]) -> int:
 
 
 def captured(call: Callable[[], Any]) -> Callable[[], None]:
+    from onlinecde.kernels import gpu
+
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
+    with gpu.to_be_captured():
+        with torch.cuda.stream(side):
+            call()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
     return graph.replay
 
 

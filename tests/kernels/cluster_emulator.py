@@ -1,24 +1,20 @@
-"""The cluster kernels on a CPU: their own source, compiled by g++ with primitives that emulate a GPU's.
+"""The cluster kernels on a CPU, emulated.
 
 Run as a program, with TRITON_INTERPRET=1 set, it prints the errors of the named cases as JSON.
 """
 
-import ctypes
-import hashlib
 import json
-import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+from cuda_emulator import emulate
 from gpu_cases import TINY, Case, errors
 
-from onlinecde.kernels.gpu import clusters, compiling
+from onlinecde.kernels.gpu import clusters
 
-HERE = Path(__file__).parent
 CASES = {
     "one_step": (4, Case(lengths=(2, 2, 1), channels=9, method="midpoint", precision="high", every=2)),
     "dense": (
@@ -36,34 +32,6 @@ CASES = {
 }  # fmt: skip
 
 
-def built(name: str, defines: tuple[tuple[str, str], ...], folder: Path) -> ctypes.CDLL:
-    """A kernel as a library with one function, `emulate(blocks, ...)`."""
-    sources = ("cluster_tiles.cuh", f"cluster_{name}.cu")
-    text = compiling.source_of(sources, (*defines, ("SHARED_BYTES", "232448")))
-    memory = "extern __shared__ __align__(128) unsigned char memory[];"
-    assert memory in text
-    text = text.replace(memory, "unsigned char* memory = memories[now->block];")
-    found = re.search(rf"cluster_{name}\((.*?)\) {{", text, re.S)
-    assert found is not None
-    parameters = [" ".join(one.split()) for one in found[1].split(",")]
-    own = [one.rsplit(" ", 1)[1] for one in parameters]
-    held = "".join(
-        f"static {one.replace(n, 'held_' + n)};\n" for one, n in zip(parameters, own, strict=True)
-    )
-    text += (
-        held + f"static void body() {{ cluster_{name}({', '.join('held_' + n for n in own)}); }}\n"
-    )
-    text += f'extern "C" void emulate(int blocks, {", ".join(parameters)}) {{\n'
-    text += "".join(f"  held_{n} = {n};\n" for n in own) + "  run(blocks, body);\n}\n"
-    source = folder / f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}.cpp"
-    library = source.with_suffix(".so")
-    if not library.exists():
-        source.write_text(f'#include "{HERE / "cluster_emulator.h"}"\n{text}')
-        options = ("-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-fno-strict-aliasing")
-        subprocess.run(["g++", *options, "-o", library, source], check=True)
-    return ctypes.CDLL(str(library))
-
-
 def emulated(
     name: str, block_streams: int, case: Case, seed: int, folder: Path
 ) -> dict[str, float]:
@@ -71,12 +39,9 @@ def emulated(
     launched = []
 
     def launch(name, how, save, blocks, arguments):
-        library = built(name, (*how.defines, ("SAVE", str(int(save)))), folder)
-        given = [
-            ctypes.c_void_p(x.data_ptr()) if isinstance(x, torch.Tensor) else ctypes.c_int(x)
-            for x in arguments
-        ]
-        library.emulate(blocks, *given)
+        files = ("cluster_tiles.cuh", f"cluster_{name}.cu")
+        defines = (*how.defines, ("SAVE", str(int(save))))
+        emulate(f"cluster_{name}", files, defines, clusters.THREADS, blocks, arguments, folder)
         launched.append(name)
 
     def plan(field, legs, table, **_):

@@ -145,6 +145,32 @@ def test_a_captured_step_is_the_plain_one(kind, final, keywords):
     assert len(step._graphs) == 2
 
 
+@pytest.mark.parametrize("control", ["linear", "hermite", "natural_cubic"])
+@pytest.mark.parametrize("final", [False, True])
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {},
+        {"counts": False, "steps": 2},
+        {"hidden": 70, "width": 66},
+        {"field_sees_path": True, "readout_sees_path": True},
+        {"hidden": 70, "field_sees_path": True, "static": 2, "static_in_path": True, **RAMPS},
+    ],
+)
+def test_a_captured_step_along_smooth_controls_is_the_plain_one(control, final, keywords):
+    from onlinecde.training.graphs import GraphedStep, why_not
+
+    net = model(kind="binary", outputs=1, control=control, **({"hidden": 33} | keywords))
+    plain = copy.deepcopy(net)
+    assert why_not(net) is None
+    step = GraphedStep(net, streams=48, final=final)
+    # Full, then fewer and shorter streams where those before left their numbers; at last single rows.
+    for seed, rows, streams in ((0, 15, 48), (1, 9, 31), (2, 30, 40), (3, 12, 5), (4, 1, 7)):
+        batch = series(rows=rows, seed=seed, streams=streams, static=net.static)
+        check_step(step, plain, batch, seed, atol=1e-4)
+    assert sorted(key[0] for key in step._graphs) == [8, 16, 32]
+
+
 def test_a_captured_step_draws_its_dropout_from_the_seed():
     """The first time too, when it has been tried out and captured before it counts."""
     from onlinecde.training.graphs import GraphedStep

@@ -69,7 +69,8 @@ def test_a_captured_step_follows_the_weights(name):
 
 
 @pytest.mark.parametrize(
-    "model", ["gru", "gru-dt", "gru-dt-intensity", "gru-d", "ode-rnn", "neural-cde"]
+    "model",
+    ["gru", "gru-dt", "gru-dt-intensity", "gru-d", "ode-rnn", "neural-cde", "neural-cde hermite"],
 )
 @pytest.mark.parametrize("per", ["row", "stream", "row-with-horizons"])
 def test_fit_by_replays_logs_what_the_plain_one_logs(model, per, monkeypatch):
@@ -77,6 +78,7 @@ def test_fit_by_replays_logs_what_the_plain_one_logs(model, per, monkeypatch):
     from onlinecde.training import fit, loop
     from onlinecde.training.graphs import CapturedStep
 
+    name, *control = model.split()
     task = simulate_ward(150, seed=3, hours=24).task
     if per == "stream":
         ever = (task.labels == 1).any(1).double()
@@ -92,9 +94,9 @@ def test_fit_by_replays_logs_what_the_plain_one_logs(model, per, monkeypatch):
         how = {"horizons": (6.0, float("inf"))} if "horizons" in per else {}
         how |= {"epochs": 2, "batch_size": 32, "seed": 0, "device": "cuda", "loop": Watched}
         # What a readout's dropout draws depends on how many rows it is shown.
-        more = {"width": 16, "readout_dropout": 0.0} if model == "neural-cde" else {}
-        sizes = {"hidden": 16, **more}
-        return fit(task, model, model_settings=sizes, **how).history
+        more = {"width": 16, "readout_dropout": 0.0} if name == "neural-cde" else {}
+        sizes = {"hidden": 16, **more, **({"control": control[0]} if control else {})}
+        return fit(task, name, model_settings=sizes, **how).history
 
     captured = log()
     monkeypatch.setattr(loop, "why_not", lambda model: "it is to be plain")

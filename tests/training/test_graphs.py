@@ -41,8 +41,11 @@ def test_what_cannot_be_captured_is_said():
     assert "depends on the data" in why_not(oc.ODERNN(2, 4, method="heun", rtol=1e-3, atol=1e-6))
     assert "leg by leg" in why_not(oc.ODERNN(2, 4, gradient="adjoint"))
     assert "was asked for" in why_not(oc.ODERNN(2, 4, backend="torch"))
-    assert "natural_cubic" in why_not(oc.NeuralCDE(2, 4, 4, control="natural_cubic"))
     assert "depends on the data" in why_not(oc.NeuralCDE(2, 4, 4, max_step=1.0))
+    for control in ("rectilinear", "linear", "hermite", "natural_cubic"):
+        assert why_not(oc.NeuralCDE(2, 4, 4, control=control)) == "the model is on cpu"
+        adaptive = oc.NeuralCDE(2, 4, 4, control=control, method="bosh3", rtol=1e-3, atol=1e-6)
+        assert "depends on the data" in why_not(adaptive)
 
 
 def test_few_buckets_hold_all_lengths():

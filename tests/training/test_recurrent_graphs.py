@@ -1,12 +1,11 @@
 """What a recurrent model's captured step computes, without a GPU: the plain step, with no look at a number."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
+from recomputed import NoLook, Recomputing, assert_same_gradients, made_labels, plain_step
 from tests.models.test_gru import made_batch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import onlinecde as oc
 from onlinecde.models.gru import RUN, StackedGRU
@@ -25,18 +24,11 @@ MODELS = {
 }
 
 
-class Recomputed(RecurrentStep):
-    """What a replay would do, done anew: all of a captured step but the capture."""
-
+class Recomputed(Recomputing, RecurrentStep):
     def __init__(self, model, **keywords):
         super().__init__(model, **keywords)
         if isinstance(model, oc.ODERNN):
             model._at_once = lambda rows, h0: True  # as on a GPU
-
-    def _capture(self, inputs):
-        loss = self._compute(inputs).clone()
-        replayed = SimpleNamespace(replay=lambda: loss.copy_(self._compute(inputs)))
-        return graphs._Captured(replayed, inputs, loss)
 
 
 @pytest.fixture(autouse=True)
@@ -61,29 +53,6 @@ def made_model(name, **keywords):
     model = kind(**settings)
     model.encoding.fit(made_batch((30, 30), seed=5))
     return model.double().train()
-
-
-def made_labels(batch, kind, final, seed):
-    """In the padding too, where the last row's output stands."""
-    numbers = torch.Generator().manual_seed(seed)
-    shape = (len(batch),) if final else batch.times.shape
-    labels = torch.randint(0, 2, shape, generator=numbers).double()
-    labels[torch.rand(shape, generator=numbers) < 0.3] = -1 if kind == "multiclass" else torch.nan
-    return labels
-
-
-def plain_step(model, batch, labels, final, weight=None):
-    model.zero_grad()
-    loss = model.head.loss(model(batch, final=final), labels, weight)
-    loss.backward()
-    return loss.detach()
-
-
-def assert_same_gradients(model, other):
-    for (name, mine), theirs in zip(model.named_parameters(), other.parameters(), strict=True):
-        # Where no leg is gone through, the plain step has no gradient of the legs' field.
-        wanted = torch.zeros_like(mine) if theirs.grad is None else theirs.grad
-        torch.testing.assert_close(mine.grad, wanted, rtol=1e-9, atol=1e-12, msg=name)
 
 
 @pytest.mark.usefixtures("runs")
@@ -178,20 +147,6 @@ def test_with_horizons_it_is_the_plain_step_too(name):
     (captured, *_) = step._graphs.values()
     with NoLook():
         step._compute(captured.inputs)
-
-
-class NoLook(TorchDispatchMode):
-    """Refuses what a capture would: numbers brought to the CPU, and sizes that depend on them."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        looks = func.overloadpacket.__name__ in (
-            "_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "_unique2",
-        )  # fmt: skip
-        if func.overloadpacket.__name__ in ("index", "index_put", "index_put_"):
-            looks = any(one is not None and one.dtype == torch.bool for one in args[1])
-        if looks:
-            raise AssertionError(f"{func} looks at numbers")
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.usefixtures("runs")

@@ -73,11 +73,14 @@ class Chain:
 
 def chain(
     path: Path,
-    field: VectorField,
+    field: VectorField | None,
     steps: int = 1,
     max_step: float | None = None,
 ) -> Chain:
-    """Lay a path out for the integrator, up to the end of its longest stream."""
+    """Lay a path out for the integrator, up to the end of its longest stream.
+
+    Without a field there is no `drive`: who wants one finds it by `drive_of`.
+    """
     path = _without_padding(path)
     ends = path.pieces_per_stream
     order = torch.argsort(ends, descending=True, stable=True)
@@ -85,7 +88,6 @@ def chain(
     piece = torch.arange(path.pieces, device=ends.device)
     active = (lengths[None, :] > piece[:, None]).sum(1).tolist()
     rows = path.rows[order] if not bool((ends == path.pieces).all()) else path.rows
-    drive = None
     time = observed = time_steps = None
     counts = False
     if isinstance(path, RectilinearPath):
@@ -95,11 +97,6 @@ def chain(
         counts = path.counts
         if max_step is not None:
             time_steps = steps_for(path.times.diff(dim=1), max_step, path.streams)[order].T
-        if field.sees_path:
-            stay, come = rows[:, :-1, 1:], rows[:, 1:, :1]
-            between = torch.cat([come, stay], 2)
-            knots = torch.stack([rows[:, :-1], between], 2).flatten(1, 2)
-            drive = field.drive(torch.cat([knots, rows[:, -1:]], 1)).transpose(0, 1)
     elif isinstance(path, PolynomialPath):
         if max_step is not None:
             raise ValueError(
@@ -108,21 +105,20 @@ def chain(
             )
         if path.slopes is None:
             slopes = rows.diff(dim=1).transpose(0, 1)[:, :, None]
-            if field.sees_path:
-                drive = field.drive(rows).transpose(0, 1)
         else:
             coefficients = path.coefficients()[order].transpose(0, 1)
-            powers = torch.arange(1.0, 4.0, dtype=rows.dtype, device=rows.device)
-            slopes = coefficients[:, :, 1:] * powers[:, None]
-            if field.sees_path:
-                drive = field.drive(coefficients)
+            slopes = coefficients[:, :, 1:] * _powers(coefficients)
     else:
         raise ValueError(
             f"paths of type {type(path).__name__} cannot be solved along: build one with "
             "onlinecde.controls."
         )
+    rectilinear = time is not None
+    drive = None
+    if field is not None and field.sees_path:
+        drive = drive_of(field, rows, slopes, rectilinear)
     return Chain(
-        rectilinear=time is not None,
+        rectilinear=rectilinear,
         channels=path.channels,
         order=order,
         lengths=lengths,
@@ -136,6 +132,31 @@ def chain(
         time_steps=time_steps,
         drive=drive,
     )
+
+
+def drive_of(field: VectorField, rows: Tensor, slopes: Tensor, rectilinear: bool) -> Tensor:
+    """What a field sees of a path through rows (stream, row, channel), as `Chain.drive`.
+
+    `slopes` as in a `Chain`; those of a rectilinear path are not looked at.
+    """
+    if not rectilinear and slopes.shape[2] > 1:
+        start = rows[:, :-1].transpose(0, 1)[:, :, None]
+        return field.drive(torch.cat([start, slopes / _powers(slopes)], 2))
+    knots = _rectilinear_knots(rows) if rectilinear else rows
+    return field.drive(knots).transpose(0, 1)
+
+
+def _powers(like: Tensor) -> Tensor:
+    """(degree, 1): the powers of u that a cubic piece has beside the constant."""
+    return torch.arange(1.0, 4.0, dtype=like.dtype, device=like.device)[:, None]
+
+
+def _rectilinear_knots(rows: Tensor) -> Tensor:
+    """X at the knots, (stream, knot, channel), of the rectilinear path through rows."""
+    stay, come = rows[:, :-1, 1:], rows[:, 1:, :1]
+    between = torch.cat([come, stay], 2)
+    knots = torch.stack([rows[:, :-1], between], 2).flatten(1, 2)
+    return torch.cat([knots, rows[:, -1:]], 1)
 
 
 def _without_padding(path: Path) -> Path:

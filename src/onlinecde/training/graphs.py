@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from onlinecde.controls import RectilinearPath
+from onlinecde.controls import PolynomialPath, RectilinearPath
 from onlinecde.models import GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE, RecurrentModel
 from onlinecde.models.channel_dropout import drop_channels
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import fused_gpu
-from onlinecde.solvers.chain import chain
+from onlinecde.solvers.chain import chain, drive_of
 from onlinecde.solvers.counting import note_evaluations, uncounted
 from onlinecde.training.horizons import HorizonReadout
+
+if TYPE_CHECKING:
+    from onlinecde.kernels.gpu import Legs
 
 RECURRENT = (GRU, GRUdt, GRUdtIntensity, GRUD, ODERNN)
 """The recurrent models whose step is captured, by `RecurrentStep`."""
@@ -33,8 +36,6 @@ def why_not(model: nn.Module) -> str | None:
     if type(model) is not NeuralCDE:
         return f"{type(model).__name__} has no captured step"
     how = model.integrator
-    if model.control != "rectilinear":
-        return f"the step of the {model.control} control is not captured"
     if how.tolerance is not None or how.max_step is not None:
         return "the number of steps depends on the data"
     if model.device.type != "cuda":
@@ -228,11 +229,8 @@ class _Path:
 
     x: Tensor
     """(stream, row, path channel)"""
-    time: Tensor
-    slopes: Tensor
-    observed: Tensor
-    lengths: Tensor
-    """(stream,) int32: pieces"""
+    legs: Legs
+    """The pieces between rows, for as many as there is room for; without what the field sees of them"""
     static: Tensor | None
     since: Tensor | None
     """(stream, row, channel): how long ago each channel was observed, where the readout asks"""
@@ -241,27 +239,44 @@ class _Path:
     labels: Tensor
 
 
+BY_LEG = ("time", "slopes", "observed")
+"""What of `Legs` is (leg, stream, ...): one leg from row to row, where it is there at all."""
+
+
 class GraphedStep(CapturedStep[NeuralCDE, _Path]):
-    """The captured step of a `NeuralCDE` on a rectilinear path; what is padded costs nothing."""
+    """The captured step of a `NeuralCDE` along any control path; what is padded costs nothing."""
 
     takes = (NeuralCDE,)
 
     def __call__(self, batch: SeriesBatch, labels: Tensor) -> Tensor:
         loss = super().__call__(batch, labels)
-        how, pieces = self.model.integrator, RectilinearPath.pieces_per_row * (batch.rows - 1)
+        how, pieces = self.model.integrator, self._pieces_per_row * (batch.rows - 1)
         note_evaluations(pieces * (how.steps * how.table.stages))
         return loss
+
+    @property
+    def _pieces_per_row(self) -> int:
+        """How many pieces of the model's path lead from one row to the next."""
+        kind = RectilinearPath if self.model.control == "rectilinear" else PolynomialPath
+        return kind.pieces_per_row
 
     def _room(self, rows: int, batch: SeriesBatch, labels: Tensor) -> _Path:
         model, many, static = self.model, self.streams, batch.static
         new = model.field.weight.new_zeros
-        c = model.encoding.path_channels
+        legs = fused_gpu.legs_of(chain(model.path(batch), None, model.integrator.steps))
+        room = {
+            name: like.new_zeros(rows - 1, many, *like.shape[2:])
+            for name in BY_LEG
+            if (like := getattr(legs, name)) is not None
+        }
         return _Path(
-            x=new(many, rows, c),
-            time=new(rows - 1, many),
-            slopes=new(rows - 1, many, 1, c - 1),
-            observed=new(rows - 1, many, model.encoding.value_channels, dtype=torch.bool),
-            lengths=new(many, dtype=torch.int32),
+            x=new(many, rows, model.encoding.path_channels),
+            legs=replace(
+                legs,
+                lengths=legs.lengths.new_zeros(many),
+                pieces=self._pieces_per_row * (rows - 1),
+                **room,
+            ),
             static=None if static is None else new(many, static.shape[1]),
             since=None if model.encoding.ramps is None else new(many, rows, model.channels),
             times=batch.times.new_zeros(many, rows),
@@ -270,71 +285,65 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
 
     def _fill(self, to: _Path, batch: SeriesBatch, labels: Tensor) -> None:
         path = self.model.path(batch)
-        assert isinstance(path, RectilinearPath)
-        laid = chain(path, self.model.field)
-        order, many, legs = laid.order, path.rows.shape[0], laid.slopes.shape[0]
+        laid = chain(path, None)
+        order, many = laid.order, len(batch)
         # Streams that are not there keep finite numbers of an earlier batch and have no labels.
-        to.x[:many, : path.rows.shape[1]] = path.rows[order]
-        to.x[:many, path.rows.shape[1] :] = path.rows[order, -1:]
-        to.lengths.zero_()
-        to.lengths[:many] = laid.lengths
-        to.observed.zero_()
-        if legs:
-            assert laid.time is not None
-            assert laid.observed is not None
-            to.time[:legs, :many] = laid.time
-            to.slopes[:legs, :many, 0] = laid.slopes
-            to.observed[:legs, :many] = laid.observed
+        _copy_rows(to.x, path.rows[order])
+        _copy_legs(to.legs, fused_gpu.legs_of(laid))
         if to.static is not None and batch.static is not None:
             to.static[:many] = batch.static[order]
         if to.since is not None:
             stamps = self.model.stamps(batch)
             assert stamps is not None
-            since = self.model.encoding.since(batch.times, stamps)[order]
-            to.since[:many, : since.shape[1]] = since
-            to.since[:many, since.shape[1] :] = since[:, -1:]
+            _copy_rows(to.since, self.model.encoding.since(batch.times, stamps)[order])
         if self.ahead is not None:
-            to.times[:many, : batch.times.shape[1]] = batch.times[order]
-            to.times[:many, batch.times.shape[1] :] = batch.times[order, -1:]
+            _copy_rows(to.times, batch.times[order])
         self._fill_labels(to.labels, labels.to(to.labels)[order])
 
     def _outputs(self, inputs: _Path) -> Tensor:
-        from onlinecde.kernels.gpu import Legs
-
-        model = self.model
-        z0 = model.begin(inputs.x[:, 0], inputs.static)
+        model, x, legs = self.model, inputs.x, inputs.legs
+        z0 = model.begin(x[:, 0], inputs.static)
         drive = None
         if model.field.sees_path:
-            stay, come = inputs.x[:, :-1, 1:], inputs.x[:, 1:, :1]
-            between = torch.cat([come, stay], 2)
-            knots = torch.stack([inputs.x[:, :-1], between], 2).flatten(1, 2)
-            drive = model.field.drive(torch.cat([knots, inputs.x[:, -1:]], 1)).transpose(0, 1)
-        legs = Legs(
-            lengths=inputs.lengths,
-            pieces=2 * (inputs.x.shape[1] - 1),
-            time=inputs.time,
-            slopes=inputs.slopes,
-            observed=inputs.observed,
-            parts=2 if model.counts else 1,
-            steps=model.integrator.steps,
-            time_steps=None,
-            drive=None if drive is None else drive.detach().contiguous(),
-        )
+            drive = drive_of(model.field, x, legs.slopes, legs.rectilinear)
+        # Always new legs: what they find out once about their path, every replay has to find anew.
+        legs = replace(legs, drive=None if drive is None else drive.detach().contiguous())
         how = model.integrator
         rows = fused_gpu.along(
             legs,
             model.field,
             how.table,
             z0,
-            inputs.time,
-            inputs.slopes,
+            legs.time,
+            legs.slopes,
             drive,
             how.precision,
-            every=2,
+            every=self._pieces_per_row,
         )
-        view = inputs.x if model.readout_sees_path else None
+        view = x if model.readout_sees_path else None
         if inputs.since is not None:
-            view = torch.cat([inputs.x, inputs.since], 2)
+            view = torch.cat([x, inputs.since], 2)
         if self.final:
             return model.read(rows[-1], None if view is None else view[:, -1])
         return model.read(rows.transpose(0, 1), view)
+
+
+def _copy_rows(to: Tensor, rows: Tensor) -> None:
+    """Copy (stream, row, ...) to where there is room for more of both; the last row stands on."""
+    many, last = rows.shape[:2]
+    to[:many, :last] = rows
+    to[:many, last:] = rows[:, -1:]
+
+
+def _copy_legs(to: Legs, legs: Legs) -> None:
+    """Copy legs to where there is room for more of them and more streams: nothing moves beyond.
+
+    There stands 0 as well, and no slope of an earlier batch: gradients are scaled by the largest.
+    """
+    to.lengths.zero_()
+    to.lengths[: legs.streams] = legs.lengths
+    for name in BY_LEG:
+        room, own = getattr(to, name), getattr(legs, name)
+        if own is not None:
+            room.zero_()
+            room[: len(own), : legs.streams] = own

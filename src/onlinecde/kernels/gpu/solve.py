@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from onlinecde.kernels.gpu import clusters
+from onlinecde.kernels.gpu import clusters, stage_by_stage, stage_columns
 from onlinecde.kernels.gpu.assembler import right_ptxas
 from onlinecde.kernels.gpu.clusters import Clusters, FieldSizes
 from onlinecde.kernels.gpu.forward_sweep import forward_kernel
@@ -32,6 +32,7 @@ from onlinecde.kernels.gpu.packing import Legs, PackedField, Table
 from onlinecde.kernels.gpu.plan import Moves, plan_moves
 from onlinecde.kernels.gpu.reverse_sweep import backward_kernel
 from onlinecde.kernels.gpu.room import streams_at_once
+from onlinecde.kernels.gpu.stage_columns import Staged
 from onlinecde.kernels.gpu.weight_gradients import Tape, weight_gradients
 
 
@@ -59,27 +60,31 @@ def forward(
     shape: Shape | None = None,
     moves: Moves | None = None,
     path_gradients: bool = False,
+    slope_gradients: bool = False,
     every: int = 1,
 ) -> tuple[Tensor, list[Tape]]:
     """z at one of `every` so many knots (knot, stream, hidden) from z0 (stream, hidden), and tapes to `save`.
 
     `split` computes products to 22 bits, else to 11. `moves` are the path's move lists, if they
-    were made before. Where gradients of the path will be asked for, clusters leave the solve to
-    the others, which find them. More streams than the GPU has room for at once are taken one lot after
+    were made before. Where gradients of the path will be asked for, clusters leave the solve to the others,
+    which find them; of those the sweeps alone find the gradients of its slopes. More streams than the GPU has room for at once are taken one lot after
     another, each with a tape of its own.
     """
     shape = shape or shape_for(field, legs, split=split)
     room = streams_at_once(field, legs, shape)
     if legs.streams <= room:
-        return _forward(field, legs, z0, table, save, split, shape, moves, path_gradients, every)
+        return _forward(
+            field, legs, z0, table, save, split, shape, moves, path_gradients, slope_gradients, every
+        )
     found: list[Tensor] = []
     tapes: list[Tape] = []
     for first in range(0, legs.streams, room):
         some = slice(first, first + room)
         part = legs.some(first, first + room)
         knots, tape = _forward(
-            field, part, z0[some], table, save, split, shape, None, path_gradients, every
-        )
+            field, part, z0[some], table, save, split, shape, None, path_gradients, slope_gradients,
+            every,
+        )  # fmt: skip
         found.append(knots)
         tapes += tape
     return torch.cat(found, 1), tapes
@@ -95,14 +100,19 @@ def _forward(
     shape: Shape,
     moves: Moves | None,
     path_gradients: bool,
+    slope_gradients: bool,
     every: int,
 ) -> tuple[Tensor, list[Tape]]:
     streams, device = legs.streams, z0.device
     how = None
     if not shape.alone and not path_gradients:
         how = clusters.plan(field, legs, table, split=split, save=save, device=device)
-    # Clusters list their moves themselves.
-    if moves is None and not shape.alone and not isinstance(how, Clusters):
+    staged = None
+    if stage_by_stage.pays() and not shape.alone and not slope_gradients:
+        found = stage_columns.plan(field, legs, table, split=split, save=save, device=device)
+        staged = found if isinstance(found, Staged) else None
+    # Clusters list their moves themselves; stage by stage everything moves.
+    if moves is None and not (shape.alone or staged or isinstance(how, Clusters)):
         moves = plan_moves(legs, shape.entries)
     slots, room = legs.slots(table.stages)
     new, hidden, width = z0.new_empty, legs.row(field.hidden), legs.row(field.width)
@@ -118,11 +128,18 @@ def _forward(
         )
         return knots, [tape]
     stages = legs.slopes.shape[0] * legs.steps * table.stages if save else 1
+    halves = _halves(streams, hidden, device), _halves(streams, width, device)
+    kept = (field, legs, table, shape, moves, slots, room, ys, before)
+    if staged:
+        bent = stage_columns.room_for_rows(staged, stages, streams, z0)
+        blocks = stage_columns.in_blocks(field, staged)
+        tape = Tape(*kept, bent, split, staged=staged, blocks=blocks)
+        stage_by_stage.forward(tape, z0, knots, every, halves, save=save)
+        return knots, [tape] if save else []
     bent = new(stages, 2, streams, width, dtype=torch.float16)
     parts = new(room_for(legs, shape, 1, shape.dense.groups if shape.dense else 0), hidden)
     forward_kernel[grid_of(shape, streams)](
-        knots, z0.contiguous(), new(streams, hidden), ys, before, bent,
-        _halves(streams, hidden, device), _halves(streams, width, device), parts, counter(device),
+        knots, z0.contiguous(), new(streams, hidden), ys, before, bent, *halves, parts, counter(device),
         *path_of(legs, table, shape.dense), legs.slopes if legs.drive is None else legs.drive,
         legs.lengths, slots,
         field.inner_head, field.inner_tail, field.inner_bias, field.head, field.tail, field.bias,
@@ -132,9 +149,7 @@ def _forward(
         TOGETHER=not interpreted(), **precision_of(split, device),
         **options(shape.warps, together=not shape.alone),
     )  # fmt: skip
-    if not save:
-        return knots, []
-    return knots, [Tape(field, legs, table, shape, moves, slots, room, ys, before, bent, split)]
+    return knots, [Tape(*kept, bent, split)] if save else []
 
 
 def clustered(
@@ -195,7 +210,7 @@ def _backward(
     streams, device = legs.streams, g_knots.device
     new, hidden, width = g_knots.new_empty, legs.row(field.hidden), legs.row(field.width)
     g_z0 = new(streams, field.hidden)
-    g_ks = new(tape.room, streams, hidden)
+    g_ks = new(tape.room, streams, tape.staged.size("GS") if tape.staged else hidden)
     g_most = new(streams)
     grads = new(tape.room, field.depth, streams, width)
     g_time = torch.zeros_like(legs.time) if want_time and legs.time is not None else None
@@ -209,6 +224,15 @@ def _backward(
         )  # fmt: skip
         inner, weight, bias = weight_gradients(tape, g_ks, g_most, grads)
         return Gradients(g_z0, inner, weight, bias, None, None, None)
+    if tape.staged:
+        # Whoever wants gradients of the path said so on the way there.
+        assert not want_slopes
+        stage_by_stage.reverse(
+            tape, g_knots.contiguous(), every, g_z0, g_ks, g_most, grads, g_drive,
+            _halves(streams, width, device),
+        )  # fmt: skip
+        inner, weight, bias = weight_gradients(tape, g_ks, g_most, grads)
+        return Gradients(g_z0, inner, weight, bias, None, None, g_drive)
     # Gradients of the path are added up by one thread block for each entry.
     shares = 1 if want_slopes else shape.shares_back
     dense = None if want_slopes else shape.dense_back

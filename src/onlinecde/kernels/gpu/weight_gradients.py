@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from onlinecde.kernels.gpu import clusters
+from onlinecde.kernels.gpu import clusters, stage_columns
 from onlinecde.kernels.gpu.beside import Beside
 from onlinecde.kernels.gpu.clusters import Clusters
 from onlinecde.kernels.gpu.launching import Shape, nodes_of, options, precision_of, sizes_of
 from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, padded
 from onlinecde.kernels.gpu.plan import Moves
+from onlinecde.kernels.gpu.stage_columns import Blocks, Staged
 from onlinecde.kernels.gpu.sums import Part, Sums
 from onlinecde.kernels.gpu.weights import columns_kernel, outer_kernel
 
@@ -49,6 +50,10 @@ class Tape:
     """How clusters took the way there, if they did"""
     features: Tensor | None = None
     """(slot, stream, 64) halves: the same, as clusters keep it"""
+    staged: Staged | None = None
+    """How the way there was done stage by stage, if it was; then `bent` is in blocks"""
+    blocks: Blocks | None = None
+    """The last layer's weights, likewise"""
 
     def layer_inputs(self, layer: int) -> tuple[Tensor, int, int, int, int, bool]:
         """What a layer takes in: where it is kept, as which of how many rows, their numbers and
@@ -131,6 +136,13 @@ def _columns(tape: Tape, g_ks: Tensor, most: Tensor) -> _Columns:
     short = min(-(-terms // shape.longest), SUMS // (field.channels * hidden * width))
     shares = max(1, min(number, max(wanted, short)))
     cuts = max(1, min(-(-legs.streams // entries), -(-short // shares)))
+    staged = tape.staged
+    if staged is not None:
+
+        def fill_staged(weights: Tensor, biases: Tensor) -> None:
+            stage_columns.weights(tape, staged, g_ks, most, weights, biases, shares, cuts)
+
+        return _Columns(shares * cuts, fill_staged)
     sizes = sizes_of(field, legs, shape, tape.table.stages, block)
     for name in ("BW", "BH", "BK", "BKH", "DEPTH", "ACT", "OWN_STEPS", "DRIVE", "ROWS", "ALONE"):
         del sizes[name]

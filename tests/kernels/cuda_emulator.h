@@ -1,4 +1,4 @@
-// The kernels' primitives on a CPU: one fibre a thread, eight thread blocks at a time.
+// The CUDA kernels' primitives on a CPU: one fibre a thread, eight thread blocks at a time.
 //
 // Messages between blocks arrive late and in random order, asynchronous copies only when they are
 // waited for, and warps run in random order: what a kernel gets right here does not hang on luck.
@@ -28,7 +28,8 @@ struct uint4 { u32 x, y, z, w; };
 struct Index { u32 x; };
 using std::max;
 
-const int BLOCK_THREADS = 256, CLUSTER_BLOCKS = 8, MEMORY = 232448;
+const int BLOCK_WARPS = BLOCK_THREADS / 32, CLUSTER_BLOCKS = 8, MEMORY = 232448;
+const int ALL_WARPS = CLUSTER_BLOCKS * BLOCK_WARPS;
 
 struct Copy { void* to; const void* from; int bytes; };
 struct Fibre {
@@ -53,12 +54,12 @@ std::mt19937 chance(1);
 std::vector<unsigned char*> memories;
 std::vector<Message> messages;
 std::map<u64*, Gate> gates_by_address;
-Meeting warp_meetings[64], block_meetings[8], group_meetings[8], cluster_meeting;
-Lanes all_lanes[64];
+Meeting warp_meetings[ALL_WARPS], block_meetings[8], group_meetings[8], cluster_meeting;
+Lanes all_lanes[ALL_WARPS];
 
 void fail(const char* what) { fprintf(stderr, "emulator: %s\n", what); abort(); }
 int lane() { return now->thread & 31; }
-int warp_number() { return now->block * 8 + (now->thread >> 5); }
+int warp_number() { return now->block * BLOCK_WARPS + (now->thread >> 5); }
 Lanes& lanes() { return all_lanes[warp_number()]; }
 void pause() { swapcontext(&now->context, &scheduler); }
 
@@ -75,6 +76,7 @@ int grid;
 #define threadIdx (Index{(u32)now->thread})
 #define blockIdx (Index{(u32)(cluster_number * CLUSTER_BLOCKS + now->block)})
 uint4 make_uint4(u32 a, u32 b, u32 c, u32 d) { return {a, b, c, d}; }
+float2 make_float2(float a, float b) { return {a, b}; }
 void __syncthreads() { meet(block_meetings[now->block], BLOCK_THREADS); }
 void __syncwarp() { warp_meet(); }
 int __popc(u32 x) { return __builtin_popcount(x); }
@@ -169,9 +171,50 @@ void multiply(float* d, const u32* a, u32 b0, u32 b1) {
   warp_meet();
 }
 
+// Products of a warpgroup: each warp's rows by themselves, done at once.
+void wide(float* d, int columns, const u32* a, const half_t* b, int across, bool by_rows, bool add) {
+  if (((unsigned char*)b - memories[now->block]) % 128) fail("a matrix that is not aligned");
+  memcpy(lanes().words[lane()], a, 16);
+  warp_meet();
+  for (int i = 0; i < columns / 2; i++) {
+    int row = (lane() >> 2) + (i >> 1 & 1) * 8, column = 8 * (i >> 2) + 2 * (lane() & 3) + (i & 1);
+    float sum = 0.f;
+    for (int k = 0; k < 16; k++) {
+      u32 left = lanes().words[(row & 7) * 4 + (k & 7) / 2][(row >> 3) + 2 * (k >> 3)];
+      int r = by_rows ? column : k, c = by_rows ? k : column;
+      const half_t* right = b + ((r >> 3) * across + (c >> 3)) * 64 + (r & 7) * 8 + (c & 7);
+      sum += half_at(left, k) * number_of(*right);
+    }
+    d[i] = add ? d[i] + sum : sum;
+  }
+  warp_meet();
+}
+
+template <int N>
+void multiply_rows(float* d, const u32* a, const half_t* b, int across, int add) { wide(d, N, a, b, across, true, add); }
+template <int N>
+void multiply_columns(float* d, const u32* a, const half_t* b, int across) { wide(d, N, a, b, across, false, true); }
+template <int N>
+void multiply_shared(float* d, const half_t* a, const half_t* b, int across, int add) {
+  u32 left[4];
+  int g = lane() >> 2, t = lane() & 3, warp = now->thread >> 5 & 3;
+  for (int i = 0; i < 4; i++) {
+    int row = 16 * warp + g + (i & 1) * 8;
+    left[i] = *(const u32*)(a + ((row >> 3) * across + (i >> 1)) * 64 + (row & 7) * 8 + 2 * t);
+  }
+  wide(d, N, left, b, across, true, add);
+}
+void products_begin() {}
+void products_mark() {}
+void products_end() {}
+
 u32 pack(float low, float high) { return bits_of(low) | (u32)bits_of(high) << 16; }
 u32 times(u32 a, u32 b) { return pack(half_at(a, 0) * half_at(b, 0), half_at(a, 1) * half_at(b, 1)); }
+float low_of(u32 both) { return half_at(both, 0); }
+float high_of(u32 both) { return half_at(both, 1); }
 float fast_tanh(float x) { return std::tanh(x); }
+float two_to(float x) { return std::exp2(x); }
+float reciprocal(float x) { return 1.f / x; }
 
 const float zeros[4] = {0, 0, 0, 0};
 
@@ -230,6 +273,13 @@ void send(u32 to, uint4 words, u32 gate) {
   progress++;
 }
 
+void bring(void* to, const void* from, int bytes, u64* gate) {
+  if ((u64)to % 16 || (u64)from % 16 || bytes % 16) fail("a copy that is not of whole lines");
+  for (int at = 0; at < bytes; at += 16)
+    messages.push_back({(unsigned char*)to + at, *(const uint4*)((const char*)from + at), gate});
+  progress++;
+}
+
 void deliver_some() {
   for (size_t left = messages.empty() ? 0 : messages.size() / 3 + 1; left; left--) {
     std::swap(messages[chance() % messages.size()], messages.back());
@@ -269,8 +319,8 @@ void run(int blocks, void (*body)()) {
       left += !fibre.done;
     }
     int idle = 0;
-    std::vector<int> warps(64);
-    for (int i = 0; i < 64; i++) warps[i] = i;
+    std::vector<int> warps(ALL_WARPS);
+    for (int i = 0; i < ALL_WARPS; i++) warps[i] = i;
     while (left) {
       long before = progress;
       std::shuffle(warps.begin(), warps.end(), chance);

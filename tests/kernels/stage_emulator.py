@@ -1,0 +1,73 @@
+"""Solves stage by stage on a CPU: what streams do by themselves in Triton's interpreter, columns emulated.
+
+Run as a program, with TRITON_INTERPRET=1 set, it prints the errors of the named cases as JSON.
+"""
+
+import json
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from cuda_emulator import emulate
+from gpu_cases import TINY, Case, errors
+
+from onlinecde.kernels import gpu
+from onlinecde.kernels.gpu import stage_columns
+
+SMOOTH = Case(observed=1.0, shape=TINY)
+# Hidden units of a piece of work and warps of a thread block, and the case.
+CASES = {
+    "linear": (
+        (16, 4),
+        replace(SMOOTH, scheme="linear", hidden=20, channels=3, method="midpoint", lengths=(4, 2, 1), steps=2),
+    ),
+    "cubic": (
+        (32, 4),
+        replace(SMOOTH, scheme="natural_cubic", counts=False, channels=4, depth=3, sees_path=True,
+                hidden=20, lengths=(4, 2), every=2),
+    ),
+    "many_streams": (
+        (48, 4),
+        replace(SMOOTH, scheme="hermite", counts=False, channels=3, hidden=70, width=66, method="euler",
+                lengths=(3,) * 49 + (2,) * 18, shape=TINY | {"block": 128, "deep": 128, "rows": 128}),
+    ),
+    "wide": (
+        (16, 4),
+        replace(SMOOTH, scheme="linear", counts=False, hidden=20, width=130, depth=1,
+                method="rk4", lengths=(3, 2), shape=TINY | {"deep": 64}),
+    ),
+    "high": ((32, 8), replace(SMOOTH, scheme="hermite", lengths=(3,) * 16, precision="high")),
+}  # fmt: skip
+
+
+def emulated(tiles: tuple[int, int], case: Case, seed: int, folder: Path) -> dict[str, float]:
+    """Errors of a case against float64."""
+    launched = []
+
+    def launch(name, how, save, blocks, arguments):
+        defines, threads = stage_columns.compiled_for(name, how, save)
+        files = stage_columns.files_of(name)
+        emulate(f"stage_{name}", files, defines, threads, blocks, arguments, folder)
+        launched.append(name)
+
+    def plan(field, legs, table, *, split, **_):
+        units, warps = tiles
+        how = stage_columns.staged_for(field, legs, table, programs=2, split=split)
+        own = stage_columns.tiles_for(field, legs, units, warps, 1, 2)
+        return replace(how, there=own, back=own, weights=(4, 1))
+
+    stage_columns.launch, stage_columns.plan = launch, plan
+    with gpu.to_be_captured():
+        found = errors(case, "cpu", seed)
+    stages = len(launched) - launched.count("pull") - launched.count("weights")
+    assert stages == 2 * launched.count("pull") > 0, launched
+    assert launched.count("weights") == 1
+    return found
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        print(
+            json.dumps({n: emulated(*CASES[n], int(sys.argv[1]), Path(place)) for n in sys.argv[2:]})
+        )
