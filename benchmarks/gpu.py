@@ -34,6 +34,7 @@ import torch
 import onlinecde as oc
 from benchmarks.epoch import STAYS, made_batch, our_cde, our_gru_d
 from benchmarks.timing import machine, versions, write_results
+from onlinecde.kernels.capturing import to_be_captured
 from onlinecde.solvers import fixed, fused_gpu
 from onlinecde.solvers.chain import Chain, chain
 from onlinecde.solvers.tableau import tableau
@@ -151,11 +152,9 @@ def memory_of(call: Callable[[], Any]) -> int:
 
 
 def captured(call: Callable[[], Any]) -> Callable[[], None]:
-    from onlinecde.kernels import gpu
-
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with gpu.to_be_captured():
+    with to_be_captured():
         with torch.cuda.stream(side):
             call()
         torch.cuda.current_stream().wait_stream(side)

@@ -77,6 +77,8 @@ int grid;
 #define blockIdx (Index{(u32)(cluster_number * CLUSTER_BLOCKS + now->block)})
 uint4 make_uint4(u32 a, u32 b, u32 c, u32 d) { return {a, b, c, d}; }
 float2 make_float2(float a, float b) { return {a, b}; }
+float4 make_float4(float a, float b, float c, float d) { return {a, b, c, d}; }
+void atomicMax(int* to, int x) { *to = max(*to, x); }
 void __syncthreads() { meet(block_meetings[now->block], BLOCK_THREADS); }
 void __syncwarp() { warp_meet(); }
 int __popc(u32 x) { return __builtin_popcount(x); }
@@ -204,6 +206,8 @@ void multiply_shared(float* d, const half_t* a, const half_t* b, int across, int
   }
   wide(d, N, left, b, across, true, add);
 }
+void next_may_begin() {}
+void wait_for_previous() {}
 void products_begin() {}
 void products_mark() {}
 void products_end() {}

@@ -1,4 +1,4 @@
-"""Solves stage by stage on a CPU: what streams do by themselves in Triton's interpreter, columns emulated.
+"""Solves stage by stage on a CPU, emulated.
 
 Run as a program, with TRITON_INTERPRET=1 set, it prints the errors of the named cases as JSON.
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 from cuda_emulator import emulate
 from gpu_cases import TINY, Case, errors
 
-from onlinecde.kernels import gpu
-from onlinecde.kernels.gpu import stage_columns
+from onlinecde.kernels.capturing import to_be_captured
+from onlinecde.kernels.gpu import stage_by_stage, stage_plan
 
 SMOOTH = Case(observed=1.0, shape=TINY)
 # Hidden units of a piece of work and warps of a thread block, and the case.
@@ -24,7 +24,7 @@ CASES = {
     ),
     "cubic": (
         (32, 4),
-        replace(SMOOTH, scheme="natural_cubic", counts=False, channels=4, depth=3, sees_path=True,
+        replace(SMOOTH, scheme="natural_cubic", counts=False, channels=4, depth=3, activation="softplus",
                 hidden=20, lengths=(4, 2), every=2),
     ),
     "many_streams": (
@@ -45,29 +45,34 @@ def emulated(tiles: tuple[int, int], case: Case, seed: int, folder: Path) -> dic
     """Errors of a case against float64."""
     launched = []
 
-    def launch(name, how, save, blocks, arguments):
-        defines, threads = stage_columns.compiled_for(name, how, save)
-        files = stage_columns.files_of(name)
+    def launch(name, how, blocks, arguments, *, save=True, every=1, early=False):
+        defines, threads = stage_plan.compiled_for(name, how, save, every)
+        files = stage_plan.SOURCES[name]
         emulate(f"stage_{name}", files, defines, threads, blocks, arguments, folder)
         launched.append(name)
 
     def plan(field, legs, table, *, split, **_):
+        assert stage_plan.not_covered(field, legs, split=split) is None
         units, warps = tiles
-        how = stage_columns.staged_for(field, legs, table, programs=2, split=split)
-        own = stage_columns.tiles_for(field, legs, units, warps, 1, 2)
+        how = stage_plan.stages_for(field, legs, table, programs=2, split=split)
+        own = stage_plan.tiles_for(field, legs, units, warps, 1, 2)
         return replace(how, there=own, back=own, weights=(4, 1))
 
-    stage_columns.launch, stage_columns.plan = launch, plan
-    with gpu.to_be_captured():
+    stage_by_stage.launch, stage_plan.plan = launch, plan
+    with to_be_captured():
         found = errors(case, "cpu", seed)
-    stages = len(launched) - launched.count("pull") - launched.count("weights")
-    assert stages == 2 * launched.count("pull") > 0, launched
-    assert launched.count("weights") == 1
+    stages = launched.count("columns") // 2
+    many = {name: launched.count(name) for name in stage_plan.SOURCES}
+    assert many == {
+        "next": 2 * stages + 2, "columns": 2 * stages, "back": stages + 1, "pull": stages, "weights": 1,
+    }, launched  # fmt: skip
     return found
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
         print(
-            json.dumps({n: emulated(*CASES[n], int(sys.argv[1]), Path(place)) for n in sys.argv[2:]})
+            json.dumps(
+                {n: emulated(*CASES[n], int(sys.argv[1]), Path(place)) for n in sys.argv[2:]}
+            )
         )

@@ -218,7 +218,6 @@ class _Fused(torch.autograd.Function):
                 split=precision == "highest",
                 moves=moves,
                 path_gradients=grads and any(ctx.needs_input_grad[8:11]),
-                slope_gradients=grads and ctx.needs_input_grad[9],
                 every=every,
             )
         ctx.legs, ctx.every = legs, every

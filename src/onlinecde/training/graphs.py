@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import PolynomialPath, RectilinearPath
+from onlinecde.kernels.capturing import to_be_captured
 from onlinecde.models import GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE, RecurrentModel
 from onlinecde.models.channel_dropout import drop_channels
 from onlinecde.series import SeriesBatch
@@ -210,7 +211,7 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
 
     def _capture(self, inputs: Inputs) -> _Captured[Inputs]:
         # What is drawn here does not count: the first replay draws what any other would.
-        with torch.random.fork_rng(devices=[self.model.device]):
+        with to_be_captured(), torch.random.fork_rng(devices=[self.model.device]):
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):

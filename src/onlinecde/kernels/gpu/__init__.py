@@ -8,7 +8,6 @@ from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, pack_field, 
 from onlinecde.kernels.gpu.plan import Moves, plan_moves
 from onlinecde.kernels.gpu.room import room_for_step
 from onlinecde.kernels.gpu.solve import Gradients, backward, clustered, forward
-from onlinecde.kernels.gpu.stage_by_stage import to_be_captured
 from onlinecde.kernels.gpu.weight_gradients import Tape
 
 __all__ = [
@@ -28,5 +27,4 @@ __all__ = [
     "plan_moves",
     "room_for_step",
     "shape_for",
-    "to_be_captured",
 ]

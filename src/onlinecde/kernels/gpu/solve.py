@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from onlinecde.kernels.gpu import clusters, stage_by_stage, stage_columns
+from onlinecde.kernels.capturing import launches_are_free
+from onlinecde.kernels.gpu import clusters, stage_by_stage, stage_plan
 from onlinecde.kernels.gpu.assembler import right_ptxas
 from onlinecde.kernels.gpu.clusters import Clusters, FieldSizes
 from onlinecde.kernels.gpu.forward_sweep import forward_kernel
@@ -32,7 +33,7 @@ from onlinecde.kernels.gpu.packing import Legs, PackedField, Table
 from onlinecde.kernels.gpu.plan import Moves, plan_moves
 from onlinecde.kernels.gpu.reverse_sweep import backward_kernel
 from onlinecde.kernels.gpu.room import streams_at_once
-from onlinecde.kernels.gpu.stage_columns import Staged
+from onlinecde.kernels.gpu.stage_plan import Stages
 from onlinecde.kernels.gpu.weight_gradients import Tape, weight_gradients
 
 
@@ -60,31 +61,27 @@ def forward(
     shape: Shape | None = None,
     moves: Moves | None = None,
     path_gradients: bool = False,
-    slope_gradients: bool = False,
     every: int = 1,
 ) -> tuple[Tensor, list[Tape]]:
     """z at one of `every` so many knots (knot, stream, hidden) from z0 (stream, hidden), and tapes to `save`.
 
     `split` computes products to 22 bits, else to 11. `moves` are the path's move lists, if they
-    were made before. Where gradients of the path will be asked for, clusters leave the solve to the others,
-    which find them; of those the sweeps alone find the gradients of its slopes. More streams than the GPU has room for at once are taken one lot after
+    were made before. Where gradients of the path will be asked for, clusters and stage by stage leave the solve
+    to the sweeps, which find them. More streams than the GPU has room for at once are taken one lot after
     another, each with a tape of its own.
     """
     shape = shape or shape_for(field, legs, split=split)
     room = streams_at_once(field, legs, shape)
     if legs.streams <= room:
-        return _forward(
-            field, legs, z0, table, save, split, shape, moves, path_gradients, slope_gradients, every
-        )
+        return _forward(field, legs, z0, table, save, split, shape, moves, path_gradients, every)
     found: list[Tensor] = []
     tapes: list[Tape] = []
     for first in range(0, legs.streams, room):
         some = slice(first, first + room)
         part = legs.some(first, first + room)
         knots, tape = _forward(
-            field, part, z0[some], table, save, split, shape, None, path_gradients, slope_gradients,
-            every,
-        )  # fmt: skip
+            field, part, z0[some], table, save, split, shape, None, path_gradients, every
+        )
         found.append(knots)
         tapes += tape
     return torch.cat(found, 1), tapes
@@ -100,19 +97,17 @@ def _forward(
     shape: Shape,
     moves: Moves | None,
     path_gradients: bool,
-    slope_gradients: bool,
     every: int,
 ) -> tuple[Tensor, list[Tape]]:
     streams, device = legs.streams, z0.device
-    how = None
+    how = stages = None
     if not shape.alone and not path_gradients:
-        how = clusters.plan(field, legs, table, split=split, save=save, device=device)
-    staged = None
-    if stage_by_stage.pays() and not shape.alone and not slope_gradients:
-        found = stage_columns.plan(field, legs, table, split=split, save=save, device=device)
-        staged = found if isinstance(found, Staged) else None
+        sizes = {"split": split, "save": save, "device": device}
+        how = clusters.plan(field, legs, table, **sizes)
+        stages = stage_plan.plan(field, legs, table, **sizes) if launches_are_free() else None
     # Clusters list their moves themselves; stage by stage everything moves.
-    if moves is None and not (shape.alone or staged or isinstance(how, Clusters)):
+    listed = isinstance(how, Clusters) or isinstance(stages, Stages)
+    if moves is None and not (shape.alone or listed):
         moves = plan_moves(legs, shape.entries)
     slots, room = legs.slots(table.stages)
     new, hidden, width = z0.new_empty, legs.row(field.hidden), legs.row(field.width)
@@ -127,19 +122,18 @@ def _forward(
             field, legs, table, shape, moves, slots, room, ys, before, None, split, how, features
         )
         return knots, [tape]
-    stages = legs.slopes.shape[0] * legs.steps * table.stages if save else 1
-    halves = _halves(streams, hidden, device), _halves(streams, width, device)
     kept = (field, legs, table, shape, moves, slots, room, ys, before)
-    if staged:
-        bent = stage_columns.room_for_rows(staged, stages, streams, z0)
-        blocks = stage_columns.in_blocks(field, staged)
-        tape = Tape(*kept, bent, split, staged=staged, blocks=blocks)
-        stage_by_stage.forward(tape, z0, knots, every, halves, save=save)
+    number = legs.slopes.shape[0] * legs.steps * table.stages if save else 1
+    if isinstance(stages, Stages):
+        rows = stage_by_stage.room_for_rows(stages, number, streams, z0)
+        tape = Tape(*kept, rows, split, blocks=stage_by_stage.in_blocks(field, stages))
+        stage_by_stage.forward(tape, z0, knots, every, save=save)
         return knots, [tape] if save else []
-    bent = new(stages, 2, streams, width, dtype=torch.float16)
+    bent = new(number, 2, streams, width, dtype=torch.float16)
     parts = new(room_for(legs, shape, 1, shape.dense.groups if shape.dense else 0), hidden)
     forward_kernel[grid_of(shape, streams)](
-        knots, z0.contiguous(), new(streams, hidden), ys, before, bent, *halves, parts, counter(device),
+        knots, z0.contiguous(), new(streams, hidden), ys, before, bent,
+        _halves(streams, hidden, device), _halves(streams, width, device), parts, counter(device),
         *path_of(legs, table, shape.dense), legs.slopes if legs.drive is None else legs.drive,
         legs.lengths, slots,
         field.inner_head, field.inner_tail, field.inner_bias, field.head, field.tail, field.bias,
@@ -210,29 +204,23 @@ def _backward(
     streams, device = legs.streams, g_knots.device
     new, hidden, width = g_knots.new_empty, legs.row(field.hidden), legs.row(field.width)
     g_z0 = new(streams, field.hidden)
-    g_ks = new(tape.room, streams, tape.staged.size("GS") if tape.staged else hidden)
+    g_ks = new(tape.room, streams, tape.blocks.how.size("GS") if tape.blocks else hidden)
     g_most = new(streams)
     grads = new(tape.room, field.depth, streams, width)
     g_time = torch.zeros_like(legs.time) if want_time and legs.time is not None else None
     g_slopes = torch.zeros_like(legs.slopes) if want_slopes else None
     g_drive = torch.zeros_like(legs.drive) if want_drive and legs.drive is not None else None
-    if tape.clusters and tape.features is not None:
-        # Whoever wants gradients of the path said so on the way there, which Triton then took.
+    if tape.features is not None or tape.blocks:
+        # Whoever wants gradients of the path said so on the way there, which the sweeps then took.
         assert not any((want_time, want_slopes, want_drive))
-        clusters.reverse(
-            field, legs, tape.clusters, g_knots, every, tape.before, tape.features, g_z0, g_ks, g_most, grads
-        )  # fmt: skip
+        if tape.clusters and tape.features is not None:
+            clusters.reverse(
+                field, legs, tape.clusters, g_knots, every, tape.before, tape.features, g_z0, g_ks, g_most, grads
+            )  # fmt: skip
+        else:
+            stage_by_stage.reverse(tape, g_knots.contiguous(), every, g_z0, g_ks, g_most, grads)
         inner, weight, bias = weight_gradients(tape, g_ks, g_most, grads)
         return Gradients(g_z0, inner, weight, bias, None, None, None)
-    if tape.staged:
-        # Whoever wants gradients of the path said so on the way there.
-        assert not want_slopes
-        stage_by_stage.reverse(
-            tape, g_knots.contiguous(), every, g_z0, g_ks, g_most, grads, g_drive,
-            _halves(streams, width, device),
-        )  # fmt: skip
-        inner, weight, bias = weight_gradients(tape, g_ks, g_most, grads)
-        return Gradients(g_z0, inner, weight, bias, None, None, g_drive)
     # Gradients of the path are added up by one thread block for each entry.
     shares = 1 if want_slopes else shape.shares_back
     dense = None if want_slopes else shape.dense_back

@@ -1,70 +1,115 @@
-"""A solve stage by stage, for paths on which every channel moves: two kernels a stage, there and back.
+"""A solve stage by stage, for paths on which every channel moves: two CUDA kernels a stage, there and back.
 
-One, in Triton, takes in what the stage before gave and begins the next; the other, in CUDA, computes columns.
-What the sweeps do in one kernel takes hundreds of launches here. That pays inside a CUDA graph, where a
-launch takes a microsecond: neither kernel has to leave registers to the other.
+One takes in what the stage before gave, and its streams through the inner layers; the other computes columns, a
+warpgroup's products from shared memory, and several thread blocks on a multiprocessor keep some multiplying while
+others compute tanh. What a sweep does in one kernel takes hundreds of launches here. That pays inside a CUDA
+graph, where a launch takes a microsecond: no kernel has to leave registers to another.
 """
 
 from __future__ import annotations
 
-# Triton's own types call every constant a constexpr, which callers do not give.
-# pyright: reportArgumentType=false, reportCallIssue=false
-import contextlib
-from collections.abc import Iterator
-from contextvars import ContextVar
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from onlinecde.kernels.gpu import stage_columns
-from onlinecde.kernels.gpu.launching import options, precision_of, sizes_of
-from onlinecde.kernels.gpu.stage_kernels import pull_stage_kernel, stage_kernel
-from onlinecde.kernels.gpu.weight_gradients import Tape
+from onlinecde.kernels.gpu import stage_plan
+from onlinecde.kernels.gpu.packing import PackedField, padded
+from onlinecde.kernels.gpu.stage_plan import LAYER_STREAMS, Stages
 
-WARPS = 8
-"""Warps of a thread block that takes streams from stage to stage"""
-_captured: ContextVar[bool] = ContextVar("captured", default=False)
+if TYPE_CHECKING:
+    from onlinecde.kernels.gpu.weight_gradients import Tape
 
-
-@contextlib.contextmanager
-def to_be_captured() -> Iterator[None]:
-    """What is solved herein goes into a CUDA graph, or prepares for that: a launch costs next to nothing."""
-    before = _captured.set(True)
-    try:
-        yield
-    finally:
-        _captured.reset(before)
+ROOM = 128
+"""Streams are padded to a multiple of these: no tile has more."""
 
 
-def pays() -> bool:
-    """Whether launches cost so little that a solve is better done stage by stage."""
-    return _captured.get()
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """How a solve is done, and weights as products want them, in blocks of 8 x 8 halves: heads and tails."""
+
+    how: Stages
+    head: Tensor
+    """(channel, row of blocks, column of blocks, 8, 8), of the last layer"""
+    tail: Tensor
+    bias: Tensor
+    """(channel, packed row)"""
+    inner_head: Tensor
+    """Inner layers one after the other"""
+    inner_tail: Tensor
 
 
-def forward(
-    tape: Tape, z0: Tensor, knots: Tensor, every: int, halves: tuple[Tensor, Tensor], *, save: bool
-) -> None:
+def in_blocks(field: PackedField, how: Stages) -> Blocks:
+    """Lay a field's weights out in blocks of 8 x 8."""
+    rows, line = how.size("HP"), how.line
+
+    def laid(weight: Tensor, rows: int, columns: int) -> Tensor:
+        """Blocks of the first rows and columns of matrices (number, row, column)."""
+        number, tall, wide = weight.shape
+        blocks = weight.view(number, tall // 8, 8, wide // 8, 8)
+        return blocks[:, : rows // 8, :, : columns // 8].transpose(2, 3).contiguous()
+
+    def inner(weight: Tensor) -> Tensor:
+        tall, wide = padded(field.hidden), padded(field.width)
+        first = laid(weight[: wide * tall].view(1, wide, tall), line, -(-field.hidden // 16) * 16)
+        others = laid(weight[wide * tall :].view(-1, wide, wide), line, line)
+        return torch.cat([first.flatten(), others.flatten()])
+
+    head, inner_head = laid(field.head, rows, line), inner(field.inner_head)
+    tail, inner_tail = head, inner_head
+    if how.halves > 1:
+        tail, inner_tail = laid(field.tail, rows, line), inner(field.inner_tail)
+    return Blocks(how, head, tail, field.bias[:, :rows].contiguous(), inner_head, inner_tail)
+
+
+def room_for_rows(how: Stages, stages: int, streams: int, like: Tensor) -> Tensor:
+    """Where what the last layer takes in is kept, (stage, half, stream, line), in blocks of 8 x 8.
+
+    What is not written is 0, for products take it in and must find numbers.
+    """
+    room = -(-streams // ROOM) * ROOM
+    return like.new_zeros(stages, how.halves, room, how.line, dtype=torch.float16)
+
+
+def launch(
+    name: str, how: Stages, blocks: int, arguments: tuple[Tensor | int, ...], *,
+    save: bool = True, every: int = 1, early: bool = False,
+) -> None:  # fmt: skip
+    """Launch one of the kernels on the current device; `early` where the one before is one of them too."""
+    kernel = stage_plan.kernel(name, how, save, torch.cuda.current_device(), every)
+    kernel.launch(blocks, arguments, early)
+
+
+def forward(tape: Tape, z0: Tensor, knots: Tensor, every: int, *, save: bool) -> None:
     """Fill `knots`, one of `every` so many, and, to `save` it, the tape."""
-    assert tape.staged is not None
-    assert tape.bent is not None
-    field, legs, table, shape = tape.field, tape.legs, tape.table, tape.shape
-    streams, hidden, groups = legs.streams, legs.row(field.hidden), tape.staged.there.groups
+    field, legs, table, own, bent = tape.field, tape.legs, tape.table, tape.blocks, tape.bent
+    assert own is not None
+    assert bent is not None
+    streams, hidden, there = legs.streams, legs.row(field.hidden), own.how.there
     z_now = torch.nn.functional.pad(z0, (0, hidden - field.hidden))
     ks = z0.new_zeros(4, streams, hidden)
-    parts = z0.new_empty(streams * groups, hidden)
-    stages = legs.pieces * legs.steps * table.stages
-    assert tape.blocks is not None
-    sizes = _sizes_of(stage_kernel, tape)
+    parts = z0.new_empty(streams * there.groups, hidden)
+    stages, room = _stages_of(tape), bent.shape[2]
     for number in range(stages + 1):
-        stage_kernel[(-(-streams // shape.rows),)](
-            knots, z_now, ks, tape.ys, tape.before, tape.bent, *halves, parts,
-            legs.slopes if legs.drive is None else legs.drive, legs.lengths,
-            field.inner_head, field.inner_tail, field.inner_bias, table.numbers,
-            streams, tape.bent.shape[2], stages, groups, number, **sizes, SAVE=save, EVERY=every,
+        launch(
+            "next", own.how, -(-streams // LAYER_STREAMS),
+            (
+                knots, z_now, ks, tape.ys, tape.before, bent, parts, legs.lengths,
+                own.inner_head, own.inner_tail, field.inner_bias, table.numbers,
+                streams, room, stages, there.groups, number,
+            ),
+            save=save, every=every, early=number > 0,
         )  # fmt: skip
         if number < stages:
-            stage_columns.forward(tape, tape.staged, tape.blocks, parts, number, save=save)
+            launch(
+                "columns", own.how, there.works(streams),
+                (
+                    bent, parts, legs.stage_slopes(table), legs.moving, own.head, own.tail, own.bias,
+                    streams, room, there.groups, number,
+                ),
+                save=save, early=True,
+            )  # fmt: skip
 
 
 def reverse(
@@ -75,43 +120,59 @@ def reverse(
     g_ks: Tensor,
     g_most: Tensor,
     grads: Tensor,
-    g_drive: Tensor | None,
-    halves: Tensor,
 ) -> None:
     """Fill the gradients of the states and what those of the weights are found from.
 
     `g_knots` are gradients at one of `every` so many knots.
     """
-    assert tape.staged is not None
-    field, legs, table, shape = tape.field, tape.legs, tape.table, tape.shape
-    streams, hidden, width = legs.streams, legs.row(field.hidden), legs.row(field.width)
-    new, room = g_knots.new_zeros, g_knots.new_empty
+    field, legs, table, own, bent = tape.field, tape.legs, tape.table, tape.blocks, tape.bent
+    assert own is not None
+    assert bent is not None
+    streams, hidden, back = legs.streams, legs.row(field.hidden), own.how.back
+    new = g_knots.new_zeros
     g_now, g_ys, g_sizes = new(streams, hidden), new(4, streams, hidden), new(streams)
     g_most.zero_()
-    many = tape.staged.back.parts
-    parts, spill = room(streams * many, width), room(streams, max(hidden, width))
-    stages = legs.pieces * legs.steps * table.stages
-    assert tape.blocks is not None
-    sizes = _sizes_of(pull_stage_kernel, tape)
+    parts = g_knots.new_empty(streams * back.parts, legs.row(field.width))
+    stages, steep = _stages_of(tape), legs.steep
     for number in range(stages, -1, -1):
-        pull_stage_kernel[(-(-streams // shape.rows),)](
-            g_knots, g_z0, g_now, g_ys, g_ks, g_sizes, g_most, grads, tape.before, halves, spill, parts,
-            g_z0 if g_drive is None else g_drive, legs.lengths,
-            field.inner_head, field.inner_tail, table.numbers, streams, stages, many, number,
-            **sizes, WANT_DRIVE=g_drive is not None, EVERY=every,
+        launch(
+            "back", own.how, -(-streams // LAYER_STREAMS),
+            (
+                g_knots, g_z0, g_now, g_ys, g_ks, g_sizes, g_most, grads, tape.before, parts, legs.lengths,
+                own.inner_head, own.inner_tail, table.numbers, streams, stages, back.parts, number,
+            ),
+            every=every, early=number < stages,
         )  # fmt: skip
         if number:
-            stage_columns.reverse(tape, tape.staged, tape.blocks, g_ks, g_sizes, parts, number - 1)
+            launch(
+                "pull", own.how, back.works(streams),
+                (
+                    bent, g_ks, g_sizes, parts, legs.stage_slopes(table), steep, legs.moving,
+                    own.head, own.tail, own.bias, streams, bent.shape[2], back.groups, number - 1,
+                ),
+                early=True,
+            )  # fmt: skip
 
 
-def _sizes_of(kernel: Any, tape: Tape) -> dict[str, Any]:
-    """What a kernel is compiled for, and the options of its launch."""
-    sizes = sizes_of(tape.field, tape.legs, tape.shape, tape.table.stages, tape.shape.columns)
-    assert tape.staged is not None
-    sizes |= {
-        "WS": sizes["WA"] + sizes["WB"],
-        "LINE": tape.staged.line,
-        "GS": tape.staged.size("GS"),
-    }
-    sizes |= precision_of(tape.split, tape.ys.device)
-    return {name: size for name, size in sizes.items() if name in kernel.arg_names} | options(WARPS)
+def last_layer(
+    tape: Tape, own: Blocks, g_ks: Tensor, most: Tensor, weight: Tensor, bias: Tensor, shares: int, cuts: int
+) -> None:  # fmt: skip
+    """Gradients of the last layer, (part, channel, hidden, width) and (part, channel, hidden).
+
+    Parts are so many `shares` of the stages, and `cuts` of the streams of each. `most` is a bound on the stages'
+    gradients times dX.
+    """
+    legs, bent = tape.legs, tape.bent
+    assert bent is not None
+    tiles = legs.values * legs.parts * own.how.unit_tiles
+    launch(
+        "weights", own.how, -(-tiles // own.how.weights[0]) * shares * cuts,
+        (
+            bent, g_ks, most, weight, bias, legs.stage_slopes(tape.table), legs.moving,
+            own.head, own.tail, own.bias, legs.streams, bent.shape[2], _stages_of(tape), shares, cuts,
+        ),
+    )  # fmt: skip
+
+
+def _stages_of(tape: Tape) -> int:
+    return tape.legs.pieces * tape.legs.steps * tape.table.stages

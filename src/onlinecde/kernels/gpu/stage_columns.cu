@@ -6,8 +6,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) stage_columns(
     const half_t* tail, const float* bias, int streams, int room, int groups, int number) {
   extern __shared__ __align__(128) unsigned char memory[];
   Shared& shared = *(Shared*)memory;
+  next_may_begin();
   const Work work = work_of(across, moving, groups, streams, number);
-  if (work.first_stream >= work.crowd) return;
+  if (work.first_stream >= work.crowd) {
+    wait_for_previous();
+    return;
+  }
   Left left;
   begin(left, shared, work, bent + (SAVE ? number : 0) * ((long long)HALVES * room * LINE), head, tail, bias, room);
   float total[UNITS / 2], dx[2];

@@ -49,3 +49,9 @@ INLINE void bring(void* to, const void* from, int bytes, u64* gate) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                :: "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(gate)) : "memory");
 }
+
+// The next kernel may begin when all blocks have said so; what this one writes it waits for.
+INLINE void next_may_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// What the kernel before wrote can be read. Every block waits before it ends: what comes later counts on it.
+INLINE void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -8,8 +8,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) stage_pull(
     int streams, int room, int groups, int number) {
   extern __shared__ __align__(128) unsigned char memory[];
   Shared& shared = *(Shared*)memory;
+  next_may_begin();
   const Work work = work_of(across, moving, groups, streams, number);
-  if (work.first_stream >= work.crowd) return;
+  if (work.first_stream >= work.crowd) {
+    wait_for_previous();
+    return;
+  }
   Left left;
   begin(left, shared, work, bent + number * ((long long)HALVES * room * LINE), head, tail, bias, room);
   // Gradients of any size fit into halves once a stream's largest is brought to the size of 1, and times 8192

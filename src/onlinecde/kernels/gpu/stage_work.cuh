@@ -59,18 +59,21 @@ INLINE void fetch(Shared& shared, const Work& work, const half_t* head, const ha
   bring(to.bias, bias + at, UNITS * 4, gate);
 }
 
-// Ask for the first three columns and the rows of a block's streams, and take these.
+// Ask for the first three columns and, once the kernel before has ended, for the rows of a block's streams; take these.
 INLINE void begin(Left& left, Shared& shared, const Work& work, const half_t* bent, const half_t* head,
                   const half_t* tail, const float* bias, int room) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < 4; i++) gate_make(shared.gates + i);
     gates_made();
+  }
+  for (int i = 0; i < 3; i++) fetch(shared, work, head, tail, bias, work.first_channel + i, i);
+  wait_for_previous();
+  if (threadIdx.x == 0) {
     constexpr int BYTES = WARPS * 16 * LINE * 2;
     gate_announce(shared.gates + 3, HALVES * BYTES);
     for (int half = 0; half < HALVES; half++)
       bring(shared.rows[half], bent + ((long long)half * room + work.first_stream) * LINE, BYTES, shared.gates + 3);
   }
-  for (int i = 0; i < 3; i++) fetch(shared, work, head, tail, bias, work.first_channel + i, i);
   __syncthreads();
   gate_pass(shared.gates + 3, 0);
   left.take(shared.rows[0], WARPS * 16 * LINE, work.warp, work.lane);

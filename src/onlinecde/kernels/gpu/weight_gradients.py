@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from onlinecde.kernels.gpu import clusters, stage_columns
+from onlinecde.kernels.gpu import clusters, stage_by_stage
 from onlinecde.kernels.gpu.beside import Beside
 from onlinecde.kernels.gpu.clusters import Clusters
 from onlinecde.kernels.gpu.launching import Shape, nodes_of, options, precision_of, sizes_of
 from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, padded
 from onlinecde.kernels.gpu.plan import Moves
-from onlinecde.kernels.gpu.stage_columns import Blocks, Staged
+from onlinecde.kernels.gpu.stage_by_stage import Blocks
 from onlinecde.kernels.gpu.sums import Part, Sums
 from onlinecde.kernels.gpu.weights import columns_kernel, outer_kernel
 
@@ -50,10 +50,8 @@ class Tape:
     """How clusters took the way there, if they did"""
     features: Tensor | None = None
     """(slot, stream, 64) halves: the same, as clusters keep it"""
-    staged: Staged | None = None
-    """How the way there was done stage by stage, if it was; then `bent` is in blocks"""
     blocks: Blocks | None = None
-    """The last layer's weights, likewise"""
+    """How the way there was done stage by stage, if it was; `bent` is in blocks then too"""
 
     def layer_inputs(self, layer: int) -> tuple[Tensor, int, int, int, int, bool]:
         """What a layer takes in: where it is kept, as which of how many rows, their numbers and
@@ -136,13 +134,13 @@ def _columns(tape: Tape, g_ks: Tensor, most: Tensor) -> _Columns:
     short = min(-(-terms // shape.longest), SUMS // (field.channels * hidden * width))
     shares = max(1, min(number, max(wanted, short)))
     cuts = max(1, min(-(-legs.streams // entries), -(-short // shares)))
-    staged = tape.staged
-    if staged is not None:
+    if tape.blocks:
+        own = tape.blocks
 
-        def fill_staged(weights: Tensor, biases: Tensor) -> None:
-            stage_columns.weights(tape, staged, g_ks, most, weights, biases, shares, cuts)
+        def fill_blocks(weights: Tensor, biases: Tensor) -> None:
+            stage_by_stage.last_layer(tape, own, g_ks, most, weights, biases, shares, cuts)
 
-        return _Columns(shares * cuts, fill_staged)
+        return _Columns(shares * cuts, fill_blocks)
     sizes = sizes_of(field, legs, shape, tape.table.stages, block)
     for name in ("BW", "BH", "BK", "BKH", "DEPTH", "ACT", "OWN_STEPS", "DRIVE", "ROWS", "ALONE"):
         del sizes[name]
