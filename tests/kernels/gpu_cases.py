@@ -272,6 +272,31 @@ def plain_errors(case: Case, device: str, seed: int) -> dict[str, float]:
     }
 
 
+def float32_errors(case: Case, device: str, seed: int) -> dict[str, float]:
+    """What `errors` gives for z, z0 and weights where plain torch computes in float32.
+
+    So much a long path costs by itself.
+    """
+    laid, own_field, z0 = made(case, device, seed)
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        own, start = copy.deepcopy(own_field).to(dtype), z0.to(dtype).requires_grad_()
+        path = replace(laid, slopes=laid.slopes.to(dtype))
+        z = fixed.trajectory(path, own, tableau(case.method), start, exact=False)
+        weight = torch.randn(
+            z.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+        )
+        weight[torch.arange(len(weight)) % case.every > 0] = 0
+        total = (z * weight.to(device, dtype)).sum()
+        gradients = torch.autograd.grad(total, [start, *fused_gpu.weights_of(own)])
+        found.append([z.detach(), *gradients])
+    names = ["z", "g z0", *(f"g weight {number}" for number in range(len(found[0]) - 2))]
+    return {
+        name: float((a - b.double()).norm() / a.norm())
+        for name, a, b in zip(names, *found, strict=True)
+    }
+
+
 def errors(case: Case, device: str, seed: int) -> dict[str, float]:
     """Relative errors (L2) of z and of every gradient against float64."""
     laid, own_field, z0 = made(case, device, seed)

@@ -58,7 +58,7 @@ def emulated(tiles: tuple[int, int], case: Case, seed: int, folder: Path) -> dic
         own = stage_plan.tiles_for(field, legs, units, warps, 1, 2)
         return replace(how, there=own, back=own, weights=(4, 1))
 
-    stage_by_stage.launch, stage_plan.plan = launch, plan
+    stage_by_stage.launch, stage_plan.plan, stage_plan.WORTH = launch, plan, 0
     with to_be_captured():
         found = errors(case, "cpu", seed)
     stages = launched.count("columns") // 2

@@ -79,6 +79,7 @@ def test_a_linear_path_is_taken_stage_by_stage(hopper):
     [
         ({"final": "identity"}, {}, "end with tanh"),
         ({"hidden": 256, "width": 256}, {}, "do not fit"),
+        ({"hidden": 20, "width": 20}, {}, "fewer than 65,536 numbers"),
         ({}, {"observed": torch.ones(1, dtype=torch.bool)}, "not every channel moves"),
         ({}, {"drive": torch.zeros(1)}, "sees the path"),
     ],
@@ -153,6 +154,43 @@ def test_the_sources_compile_without_headers_and_fit_the_memory_reckoned(name):
             assert len(image) > 1000
 
 
+class FakeNVRTC:
+    """Counts what it compiles, and is of a version."""
+
+    version = 13
+
+    def nvrtcVersion(self, major, minor):  # noqa: N802, its name
+        major._obj.value, minor._obj.value = self.version, 0
+        return 0
+
+
+def test_machine_code_is_kept_for_the_next_process_by_source_architecture_and_compiler(
+    tmp_path, monkeypatch
+):
+    asked, nvrtc = [], FakeNVRTC()
+
+    def compiled(source, architecture):
+        asked.append((source, architecture))
+        return f"{nvrtc.version} {architecture} {source}".encode()
+
+    monkeypatch.setenv("ONLINECDE_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiling, "_nvrtc", lambda: nvrtc)
+    monkeypatch.setattr(compiling, "compiled", compiled)
+    for _ in range(2):
+        assert compiling.kept("a", "sm_90a") == b"13 sm_90a a"
+        assert compiling.kept("b", "sm_90a") == b"13 sm_90a b"
+        assert compiling.kept("a", "sm_90") == b"13 sm_90 a"
+    assert len(asked) == 3
+    nvrtc.version = 12
+    assert compiling.kept("a", "sm_90a") == b"12 sm_90a a"
+    # Where nothing can be kept, everything is compiled.
+    monkeypatch.setenv("ONLINECDE_CACHE", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("no folder")
+    for _ in range(2):
+        assert compiling.kept("a", "sm_90a") == b"12 sm_90a a"
+    assert len(asked) == 6
+
+
 ON_A_GPU = {
     "linear": ((9, 5) * 100, 37, 1.0, True, "linear", 82, 65, 2),
     "narrow": ((20, 11) * 40, 37, 1.0, True, "linear", 33, 91, 2),
@@ -172,8 +210,9 @@ ON_A_GPU = {
 @pytest.mark.parametrize("precision", ["highest", "high"])
 @pytest.mark.parametrize("name", ON_A_GPU)
 def test_stages_are_right_on_a_gpu(name, precision, monkeypatch):
-    from gpu_cases import Case, errors
+    from gpu_cases import Case, errors, float32_errors
 
+    monkeypatch.setattr(stage_plan, "WORTH", 0)
     launched, first = [], stage_by_stage.launch
     monkeypatch.setattr(
         stage_by_stage, "launch", lambda *a, **k: (launched.append(a[0]), first(*a, **k))
@@ -182,12 +221,16 @@ def test_stages_are_right_on_a_gpu(name, precision, monkeypatch):
     case = Case(*ON_A_GPU[name], activation, method="rk4", precision=precision, shape={})
     if name == "odd":
         case = replace(case, steps=2, method="heun", every=2)
+    seed = random.randrange(10**6)
     with capturing.to_be_captured():
-        found = errors(case, "cuda", random.randrange(10**6))
+        found = errors(case, "cuda", seed)
     assert set(launched) == set(stage_plan.SOURCES)
+    plain = float32_errors(case, "cuda", seed)
     z, g = (2e-3, 2e-2) if precision == "high" else (3e-6, 3e-5)
     for what, error in found.items():
-        assert error < (g if what.startswith("g ") else z), (name, activation, what, error)
+        # Products of 22 bits: where a path is long, four times what the 24 of float32 lose along it.
+        most = max(g if what.startswith("g ") else z, 4 * plain.get(what, 0.0))
+        assert error < most, (name, activation, what, error, most)
 
 
 @pytest.mark.gpu

@@ -16,19 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from onlinecde.cache_folder import cache_folder
 from onlinecde.data.errors import DataError
 from onlinecde.data.ragged import pad, pad_rows, strip_padding
 from onlinecde.data.task import Task
 
 FORMAT = 1
 """Raised whenever what is stored, or how a data set is prepared, changes."""
-
-
-def default_cache_dir() -> Path:
-    """`$ONLINECDE_CACHE`, else `onlinecde` in the user's cache folder."""
-    if chosen := os.environ.get("ONLINECDE_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onlinecde"
 
 
 def cached_task(
@@ -53,7 +47,7 @@ def cached_task(
         "source": [*map(_fingerprint, paths)],
     }
     text = json.dumps(key, sort_keys=True, default=str)
-    folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
+    folder = Path(cache_dir) if cache_dir is not None else cache_folder()
     file = folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:20]}.npz"
     if file.exists():
         with contextlib.suppress(DataError):

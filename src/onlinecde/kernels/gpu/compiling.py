@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import hashlib
+import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -10,6 +13,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from onlinecde.cache_folder import cache_folder
 
 LARGEST_SHARED = 232_448
 """Bytes of shared memory a thread block of compute capability 9 may ask for."""
@@ -59,7 +64,7 @@ def kernel(
     """
     major, minor = torch.cuda.get_device_capability(device)
     defines = (*defines, ("SHARED_BYTES", str(shared)))
-    image = compiled(source_of(sources, defines), f"sm_{major}{minor}{own}")
+    image = kept(source_of(sources, defines), f"sm_{major}{minor}{own}")
     driver = _driver()
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     # The driver needs a context: any work of torch on the device makes one.
@@ -75,6 +80,26 @@ def source_of(sources: tuple[str, ...], defines: tuple[tuple[str, str], ...]) ->
     folder = files("onlinecde.kernels.gpu")
     head = "".join(f"#define {name} {value}\n" for name, value in defines)
     return head + "\n".join((folder / name).read_text() for name in sources)
+
+
+def kept(source: str, architecture: str) -> bytes:
+    """`compiled`, once: machine code is kept in the user's cache folder, where there can be one."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    nvrtc = _nvrtc()
+    _compiled(nvrtc, nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    words = f"{major.value}.{minor.value} {architecture}\n{source}"
+    name = hashlib.sha256(words.encode()).hexdigest() + ".cubin"
+    path = cache_folder() / "kernels" / name
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    image = compiled(source, architecture)
+    # Without such a folder, or room in it, the next process compiles anew.
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(image)
+        Path(file.name).replace(path)
+    return image
 
 
 def compiled(source: str, architecture: str) -> bytes:

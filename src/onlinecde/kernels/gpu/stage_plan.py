@@ -34,6 +34,9 @@ LOT = 32
 HELD = 128
 """Up to this width the left sides of two products fit into registers."""
 
+WORTH = 2**16
+"""A last layer of fewer numbers is done sooner by a sweep: its kernels would end before the next begins."""
+
 
 class FieldSizes(Protocol):
     """What must be known of a field: one that was packed, or the one it was made from."""
@@ -130,6 +133,8 @@ def not_covered(field: FieldSizes, legs: Legs, *, split: bool) -> str | None:
         return "the field sees the path"
     if field.final != "tanh":
         return "the field does not end with tanh"
+    if legs.values * legs.parts * field.hidden * field.width < WORTH:
+        return f"the last layer has fewer than {WORTH:,} numbers"
     if _layers_shared(field, 1 + split) > compiling.LARGEST_SHARED:
         return "the inner layers do not fit into shared memory"
     return None
