@@ -39,7 +39,7 @@ def emulated(
     launched = []
 
     def launch(name, how, save, blocks, arguments):
-        files = ("cluster_tiles.cuh", f"cluster_{name}.cu")
+        files = (*clusters.SHARED_FILES[1:], f"cluster_{name}.cu")
         defines = (*how.defines, ("SAVE", str(int(save))))
         emulate(f"cluster_{name}", files, defines, clusters.THREADS, blocks, arguments, folder)
         launched.append(name)

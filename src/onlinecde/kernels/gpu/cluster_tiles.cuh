@@ -203,13 +203,6 @@ INLINE void fetch_moves(Moves& moves, const float* slopes, int leg, int streams,
   }
 }
 
-INLINE float power_of_two(float most) {
-  u32 bits = __float_as_uint(most) & 0x7F800000u;
-  return __uint_as_float(bits > 0x10000000u && bits < 0x6F000000u ? bits : 0x3F800000u);
-}
-
-INLINE float inverse_of(float power) { return __uint_as_float(0x7F000000u - __float_as_uint(power)); }
-
 template <bool SCALED>
 INLINE void list_moves(Moves& moves, int piece, int warp, int lane, int rank) {
   if (warp * 4 < BLOCK_STREAMS) {

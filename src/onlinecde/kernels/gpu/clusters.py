@@ -36,7 +36,7 @@ COLUMNS_SHARED = 57 * 1024
 COLUMNS = 2
 """Thread blocks of a multiprocessor for them"""
 ACTIVATIONS = {"relu": 0, "tanh": 1, "silu": 2, "softplus": 3}
-SHARED_FILES = ("cluster_primitives.cuh", "cluster_tiles.cuh")
+SHARED_FILES = ("primitives.cuh", "numbers.cuh", "cluster_tiles.cuh")
 
 
 class FieldSizes(Protocol):

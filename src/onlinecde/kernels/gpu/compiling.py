@@ -53,7 +53,7 @@ class Kernel:
         _done(_driver().cuLaunchKernelEx(ctypes.byref(how), self.function, places, None))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def kernel(
     name: str, sources: tuple[str, ...], defines: tuple[tuple[str, str], ...], threads: int,
     shared: int, device: int, own: str = "",

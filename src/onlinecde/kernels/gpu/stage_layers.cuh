@@ -27,19 +27,7 @@ struct alignas(128) Shared {
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "more shared memory than the host gives");
 
-INLINE float power_of_two(float most) {
-  u32 bits = __float_as_uint(most) & 0x7F800000u;
-  return __uint_as_float(bits > 0x10000000u && bits < 0x6F000000u ? bits : 0x3F800000u);
-}
-
-INLINE float inverse_of(float power) { return __uint_as_float(0x7F000000u - __float_as_uint(power)); }
-
-INLINE float bend(float x) {
-  if (!SPLIT) return fast_tanh(x);
-  const float square = x * x;
-  const float series = x * (1.f + square * (-0.33333334f + square * (0.13333334f - square * 0.053968254f)));
-  return square < 0.0121f ? series : 1.f - 2.f * reciprocal(two_to(2.8853901f * x) + 1.f);
-}
+INLINE float bend(float x) { return SPLIT ? exact_tanh(x) : fast_tanh(x); }
 
 INLINE float activate(float x) {
   if (ACT == 0) return x < 0.f ? 0.f : x;

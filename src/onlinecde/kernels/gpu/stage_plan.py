@@ -6,25 +6,24 @@ import os
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 import torch
 
 from onlinecde.kernels.gpu import compiling
-from onlinecde.kernels.gpu.clusters import ACTIVATIONS
+from onlinecde.kernels.gpu.clusters import ACTIVATIONS, FieldSizes
 from onlinecde.kernels.gpu.launching import groups_for
 from onlinecde.kernels.gpu.packing import Legs, Table, padded
 
 SWITCH = "ONLINECDE_STAGES"
 """Set to 0 in the environment, it leaves these kernels out."""
-PRIMITIVES = ("cluster_primitives.cuh", "stage_primitives.cuh")
+PRIMITIVES = ("primitives.cuh", "stage_primitives.cuh")
 SOURCES = {
-    "next": ("stage_layers.cuh", "stage_next.cu"),
-    "columns": ("stage_tiles.cuh", "stage_work.cuh", "stage_columns.cu"),
-    "back": ("stage_layers.cuh", "stage_back.cu"),
-    "pull": ("stage_tiles.cuh", "stage_work.cuh", "stage_pull.cu"),
-    "weights": ("stage_tiles.cuh", "stage_weights.cu"),
+    "next": ("numbers.cuh", "stage_layers.cuh", "stage_next.cu"),
+    "columns": ("numbers.cuh", "stage_tiles.cuh", "stage_work.cuh", "stage_columns.cu"),
+    "back": ("numbers.cuh", "stage_layers.cuh", "stage_back.cu"),
+    "pull": ("numbers.cuh", "stage_tiles.cuh", "stage_work.cuh", "stage_pull.cu"),
+    "weights": ("numbers.cuh", "stage_tiles.cuh", "stage_weights.cu"),
 }
 """The kernels, in the order in which a solve first needs them, and their files but for the primitives"""
 LAYER_STREAMS = 16
@@ -33,24 +32,8 @@ LOT = 32
 """Streams of which the gradients of the last layer are found at once"""
 HELD = 128
 """Up to this width the left sides of two products fit into registers."""
-
 WORTH = 2**16
-"""A last layer of fewer numbers is done sooner by a sweep: its kernels would end before the next begins."""
-
-
-class FieldSizes(Protocol):
-    """What must be known of a field: one that was packed, or the one it was made from."""
-
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def width(self) -> int: ...
-    @property
-    def depth(self) -> int: ...
-    @property
-    def activation(self) -> str: ...
-    @property
-    def final(self) -> str: ...
+"""Along a last layer of fewer numbers a sweep is faster: launches cost more than they save."""
 
 
 @dataclass(frozen=True)

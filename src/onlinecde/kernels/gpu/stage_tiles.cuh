@@ -20,21 +20,10 @@ static_assert(WARPS % 4 == 0, "products are a warpgroup's");
 static_assert(UNITS % 16 == 0 && WS >= LINE, "rows are whole steps");
 static_assert(HP % UNITS == 0, "blocks of units end where the weights do");
 
-INLINE float power_of_two(float most) {
-  u32 bits = __float_as_uint(most) & 0x7F800000u;
-  return __uint_as_float(bits > 0x10000000u && bits < 0x6F000000u ? bits : 0x3F800000u);
-}
-
-INLINE float inverse_of(float power) { return __uint_as_float(0x7F000000u - __float_as_uint(power)); }
-
 // tanh of what a product and its cross terms gave, and a bias.
 INLINE float bend(float f, float cross, float bias) {
   if (!SPLIT) return fast_tanh(f + bias);
-  const float x = (f + cross * REST) * 64.f + bias, square = x * x;
-  // The quotient cancels near 0, where the series is exact to rounding.
-  const float series = x * (1.f + square * (-0.33333334f + square * (0.13333334f - square * 0.053968254f)));
-  const float whole = 1.f - 2.f * reciprocal(two_to(2.8853901f * x) + 1.f);
-  return square < 0.0121f ? series : whole;
+  return exact_tanh((f + cross * REST) * 64.f + bias);
 }
 
 // 64 rows of a warpgroup as the left side of products: in shared memory or, where they are HELD, in registers.
