@@ -1,11 +1,21 @@
 """Training steps of the committed GPU results as a picture: `python -m benchmarks.gpu_picture`."""
 
+import math
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from benchmarks.tables import ROOT, read
-from onlinecde.plots.look import AMBER, BLUE, FAINT, GREEN, VERMILLION, house_style, save_figure
+from onlinecde.plots.look import (
+    AMBER,
+    BLUE,
+    FAINT,
+    GREEN,
+    VERMILLION,
+    house_style,
+    plain_decades,
+    save_figure,
+)
 
 COLOURS = {
     "torchcde": VERMILLION,
@@ -30,6 +40,7 @@ def picture() -> Figure:
         axis.set_yticks(range(len(names)), names)
         axis.invert_yaxis()
         axis.set_xscale("log")
+        plain_decades(axis, math.log10(3000))
         axis.set_xlabel("training step, ms")
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, loc="upper center", ncols=4, bbox_to_anchor=(0.5, 1.1))

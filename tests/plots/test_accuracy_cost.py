@@ -1,6 +1,7 @@
 """The picture of accuracy against cost shows every point, ours filled and the published hollow."""
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from onlinecde.plots import save_figure
 from onlinecde.plots.accuracy_cost import CostPanel, CostPoint, accuracy_cost_figure
@@ -47,3 +48,13 @@ def test_seven_panels_leave_no_empty_frame():
 def test_nothing_to_draw_is_refused():
     with pytest.raises(ValueError, match="no panel"):
         accuracy_cost_figure([], "seconds")
+
+
+def test_logarithmic_axes_have_plain_numbers():
+    from benchmarks.gpu_picture import picture
+
+    axis = picture().axes[0]
+    FigureCanvasAgg(axis.figure).draw()
+    shown = [label.get_text() for label in axis.get_xticklabels(which="both")]
+    assert {"10", "100", "1000"} <= set(shown)
+    assert not any("$" in text for text in shown)

@@ -10,9 +10,19 @@ from typing import Literal
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
-from onlinecde.plots.look import AMBER, BLUE, FAINT, GREEN, INK, RULE, VERMILLION, house_style
+from onlinecde.plots.look import (
+    AMBER,
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    RULE,
+    VERMILLION,
+    house_style,
+    plain_decades,
+)
 
 _COLOURS = (BLUE, AMBER, GREEN, VERMILLION, "#CC79A7", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "D", "^", "v", "P", "X")
@@ -137,14 +147,10 @@ def _draw(axis: Axes, panel: CostPanel, looks: dict[str, tuple[str, str]]) -> No
 
 
 def _limits(axis: Axes, low: float, high: float) -> None:
-    """Room on both sides, and plain numbers at 1, 2 and 5 of each decade, or fewer of them."""
+    """Room on both sides, and plain numbers."""
     room = max(0.16 * math.log10(high / low), 0.1)
     axis.set_xlim(low / 10**room, high * 10**room)
-    decades = math.log10(high / low) + 2 * room
-    subs = (1, 2, 5) if decades < 1.6 else (1, 3) if decades < 2.6 else (1,)
-    axis.xaxis.set_major_locator(LogLocator(subs=subs))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.xaxis.set_minor_formatter(NullFormatter())
+    plain_decades(axis, math.log10(high / low) + 2 * room)
 
 
 def _keys(looks: dict[str, tuple[str, str]], hollow: bool) -> list[Line2D]:

@@ -9,6 +9,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 # Okabe and Ito's palette, which readers with any colour vision can tell apart.
 BLUE, VERMILLION, GREEN, AMBER = "#0072B2", "#D55E00", "#009E73", "#E69F00"
@@ -49,6 +50,14 @@ def shortened(name: str, most: int = 36) -> str:
     ('heart rate', 'aaaa…')
     """
     return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def plain_decades(axis: Axes, decades: float) -> None:
+    """Plain numbers along a logarithmic axis of so many decades: at 1, 2 and 5 of each, or fewer of them."""
+    subs = (1, 2, 5) if decades < 1.6 else (1, 3) if decades < 2.6 else (1,)
+    axis.xaxis.set_major_locator(LogLocator(subs=subs))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
 
 
 def panels(figure: Figure) -> list[Axes]:
