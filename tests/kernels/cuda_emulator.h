@@ -28,13 +28,12 @@ struct uint4 { u32 x, y, z, w; };
 struct Index { u32 x; };
 using std::max;
 
-const int BLOCK_WARPS = BLOCK_THREADS / 32, CLUSTER_BLOCKS = 8, MEMORY = 232448;
-const int ALL_WARPS = CLUSTER_BLOCKS * BLOCK_WARPS;
+const int CLUSTER_BLOCKS = 8, MEMORY = 232448, MOST_WARPS = CLUSTER_BLOCKS * 32;
+int block_threads;
 
 struct Copy { void* to; const void* from; int bytes; };
 struct Fibre {
   ucontext_t context;
-  std::vector<char> stack;
   int block, thread;
   bool done = false;
   long arrived = -1;
@@ -54,12 +53,12 @@ std::mt19937 chance(1);
 std::vector<unsigned char*> memories;
 std::vector<Message> messages;
 std::map<u64*, Gate> gates_by_address;
-Meeting warp_meetings[ALL_WARPS], block_meetings[8], group_meetings[8], cluster_meeting;
-Lanes all_lanes[ALL_WARPS];
+Meeting warp_meetings[MOST_WARPS], block_meetings[8], group_meetings[8], cluster_meeting;
+Lanes all_lanes[MOST_WARPS];
 
 void fail(const char* what) { fprintf(stderr, "emulator: %s\n", what); abort(); }
 int lane() { return now->thread & 31; }
-int warp_number() { return now->block * BLOCK_WARPS + (now->thread >> 5); }
+int warp_number() { return now->block * (block_threads / 32) + (now->thread >> 5); }
 Lanes& lanes() { return all_lanes[warp_number()]; }
 void pause() { swapcontext(&now->context, &scheduler); }
 
@@ -79,7 +78,7 @@ uint4 make_uint4(u32 a, u32 b, u32 c, u32 d) { return {a, b, c, d}; }
 float2 make_float2(float a, float b) { return {a, b}; }
 float4 make_float4(float a, float b, float c, float d) { return {a, b, c, d}; }
 void atomicMax(int* to, int x) { *to = max(*to, x); }
-void __syncthreads() { meet(block_meetings[now->block], BLOCK_THREADS); }
+void __syncthreads() { meet(block_meetings[now->block], block_threads); }
 void __syncwarp() { warp_meet(); }
 int __popc(u32 x) { return __builtin_popcount(x); }
 u32 __float_as_uint(float x) { u32 y; memcpy(&y, &x, 4); return y; }
@@ -248,7 +247,7 @@ u32 rank_in_cluster() { return now->block; }
 void cluster_arrive() {
   if (now->arrived >= 0) fail("a thread arrived twice");
   now->arrived = cluster_meeting.round;
-  if (++cluster_meeting.here == CLUSTER_BLOCKS * BLOCK_THREADS) { cluster_meeting.here = 0; cluster_meeting.round++; progress++; }
+  if (++cluster_meeting.here == CLUSTER_BLOCKS * block_threads) { cluster_meeting.here = 0; cluster_meeting.round++; progress++; }
 }
 void cluster_wait() {
   if (now->arrived < 0) fail("a thread waits without having arrived");
@@ -300,31 +299,32 @@ void deliver_some() {
 void (*kernel_body)();
 void enter() { kernel_body(); now->done = true; pause(); }
 
-void run(int blocks, void (*body)()) {
+const size_t STACK = 1 << 16;
+
+void run(int threads, int blocks, void (*body)()) {
+  block_threads = threads;
   kernel_body = body;
   grid = blocks;
-  for (int b = 0; b < CLUSTER_BLOCKS; b++) memories.push_back((unsigned char*)aligned_alloc(128, MEMORY));
+  const int most = std::min(CLUSTER_BLOCKS, blocks);
+  for (int b = 0; b < most; b++) memories.push_back((unsigned char*)aligned_alloc(128, MEMORY));
+  char* stacks = (char*)malloc(STACK * most * block_threads);
   for (cluster_number = 0; cluster_number * CLUSTER_BLOCKS < blocks; cluster_number++) {
+    const int here = std::min(CLUSTER_BLOCKS, blocks - cluster_number * CLUSTER_BLOCKS);
     // What no kernel wrote is not zero.
     for (unsigned char* memory : memories) memset(memory, 0xC7, MEMORY);
-    std::vector<Fibre> fibres(CLUSTER_BLOCKS * BLOCK_THREADS);
+    std::vector<Fibre> fibres(here * block_threads);
     for (size_t i = 0; i < fibres.size(); i++) {
       Fibre& fibre = fibres[i];
-      fibre.block = i / BLOCK_THREADS; fibre.thread = i % BLOCK_THREADS;
-      fibre.stack.resize(1 << 16);
+      fibre.block = i / block_threads; fibre.thread = i % block_threads;
       getcontext(&fibre.context);
-      fibre.context.uc_stack.ss_sp = fibre.stack.data();
-      fibre.context.uc_stack.ss_size = fibre.stack.size();
+      fibre.context.uc_stack.ss_sp = stacks + STACK * i;
+      fibre.context.uc_stack.ss_size = STACK;
       makecontext(&fibre.context, enter, 0);
     }
-    size_t left = 0;
-    for (Fibre& fibre : fibres) {
-      fibre.done = cluster_number * CLUSTER_BLOCKS + fibre.block >= blocks;
-      left += !fibre.done;
-    }
+    size_t left = fibres.size();
     int idle = 0;
-    std::vector<int> warps(ALL_WARPS);
-    for (int i = 0; i < ALL_WARPS; i++) warps[i] = i;
+    std::vector<int> warps(here * block_threads / 32);
+    for (size_t i = 0; i < warps.size(); i++) warps[i] = i;
     while (left) {
       long before = progress;
       std::shuffle(warps.begin(), warps.end(), chance);
@@ -346,4 +346,5 @@ void run(int blocks, void (*body)()) {
   }
   for (unsigned char* memory : memories) free(memory);
   memories.clear();
+  free(stacks);
 }

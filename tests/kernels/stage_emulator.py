@@ -20,7 +20,7 @@ SMOOTH = Case(observed=1.0, shape=TINY)
 CASES = {
     "linear": (
         (16, 4),
-        replace(SMOOTH, scheme="linear", hidden=20, channels=3, method="midpoint", lengths=(4, 2, 1), steps=2),
+        replace(SMOOTH, scheme="linear", hidden=20, channels=3, method="midpoint", lengths=(3, 2), steps=2),
     ),
     "cubic": (
         (32, 4),
@@ -28,9 +28,9 @@ CASES = {
                 hidden=20, lengths=(4, 2), every=2),
     ),
     "many_streams": (
-        (48, 4),
-        replace(SMOOTH, scheme="hermite", counts=False, channels=3, hidden=70, width=66, method="euler",
-                lengths=(3,) * 49 + (2,) * 18, shape=TINY | {"block": 128, "deep": 128, "rows": 128}),
+        (16, 4),
+        replace(SMOOTH, scheme="hermite", counts=False, channels=3, hidden=33, width=20, method="euler",
+                lengths=(3,) * 49 + (2,) * 18, shape=TINY | {"rows": 128}),
     ),
     "wide": (
         (16, 4),

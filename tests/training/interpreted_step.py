@@ -1,6 +1,6 @@
 """A Neural CDE's captured step by the GPU's kernels in Triton's interpreter, and how far off the plain one it is.
 
-Run with TRITON_INTERPRET=1, the control and, where the field sees the path, "driven"; it prints JSON.
+Run with TRITON_INTERPRET=1 and controls, "driven" behind those of fields that see the path; it prints JSON.
 """
 
 import copy
@@ -36,7 +36,7 @@ def errors(control, driven):
     torch.manual_seed(0)
     model = oc.NeuralCDE(
         2, hidden=4, width=5, depth=1, control=control, kind="binary", activation="silu",
-        field_sees_path=driven, readout_sees_path=True, method="midpoint",
+        field_sees_path=bool(driven), readout_sees_path=True, method="midpoint",
     )  # fmt: skip
     plain = copy.deepcopy(model).double()
     step, found = Recomputed(model, streams=4), {}
@@ -56,4 +56,4 @@ def errors(control, driven):
 if __name__ == "__main__":
     graphs.why_not = lambda model: None
     torch.cuda.graph_pool_handle = lambda: None
-    print(json.dumps(errors(sys.argv[1], "driven" in sys.argv)))
+    print(json.dumps({name: errors(*name.partition(" ")[::2]) for name in sys.argv[1:]}))
