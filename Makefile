@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-scale test-gpu check bench clean
+.PHONY: install demo test test-emulated test-scale test-gpu check bench clean
 
 install: $(STAMP)
 
@@ -17,7 +17,11 @@ demo: install
 	$(BIN)/onlinecde demo
 
 test: install
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not scale"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not scale and not emulated"
+
+# The GPU's kernels on a CPU: Triton's in its interpreter, CUDA's in an emulator (needs g++).
+test-emulated: install
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m emulated
 
 # Spark and Ray: clusters of several processes, started and killed. Skipped where Java is missing.
 test-scale: install

@@ -26,6 +26,7 @@ on_hopper = pytest.mark.skipif(
 )
 
 
+@pytest.mark.emulated
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 @pytest.mark.parametrize("name", ["one_step", "dense", "nine_streams"])
 def test_the_kernels_are_right_in_an_emulator(name):

@@ -44,6 +44,7 @@ def judge(name, found, precision):
         assert error < (g if what.startswith("g ") else z), (name, what, error)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("group", GROUPS)
 def test_kernels_are_right_in_the_interpreter(group):
     seed = random.randrange(10**6)

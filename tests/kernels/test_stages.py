@@ -24,6 +24,7 @@ on_hopper = pytest.mark.skipif(
 )
 
 
+@pytest.mark.emulated
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 @pytest.mark.parametrize("names", [("linear", "many_streams", "high"), ("cubic", "wide")])
 def test_the_kernels_are_right_in_an_emulator(names):

@@ -215,6 +215,7 @@ def test_no_number_is_looked_at(control, final):
         step._fill(captured.inputs, batch, labels)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(
     "names", [("rectilinear", "linear driven"), ("hermite driven", "natural_cubic")]
 )
