@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from in_own_process import interpreted
+from test_clusters import nvrtc_is_there, on_hopper
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="GPU kernels are for Linux")
@@ -17,11 +18,6 @@ from onlinecde.kernels.gpu import compiling, stage_by_stage, stage_plan  # noqa:
 from onlinecde.kernels.gpu.packing import Legs, pack_table  # noqa: E402
 from onlinecde.solvers.fields import MLPVectorField  # noqa: E402
 from onlinecde.solvers.tableau import tableau  # noqa: E402
-
-on_hopper = pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
-    reason="there is no CUDA device of compute capability 9",
-)
 
 
 @pytest.mark.emulated
@@ -134,14 +130,6 @@ def test_every_size_is_cut_into_tiles_that_fit(hidden, width, split):
         assert tiles.warps % 4 == 0
     for name in stage_plan.SOURCES:
         assert stage_plan.shared_bytes(name, how) <= compiling.LARGEST_SHARED, name
-
-
-def nvrtc_is_there():
-    try:
-        compiling._nvrtc()
-    except compiling.CompileError:
-        return False
-    return True
 
 
 @pytest.mark.skipif(not nvrtc_is_there(), reason="there is no NVRTC")

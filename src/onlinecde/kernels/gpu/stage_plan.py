@@ -262,8 +262,9 @@ def _operands(name: str, columns: int) -> dict[str, str | int]:
     }
 
 
+@lru_cache(maxsize=256)
 def kernel(name: str, how: Stages, save: bool, device: int, every: int = 1) -> compiling.Kernel:
-    """A kernel on a device."""
+    """A kernel on a device; kept, for a solve asks hundreds of times what it is compiled for."""
     defines, threads = compiled_for(name, how, save, every)
     return compiling.kernel(
         f"stage_{name}", (*PRIMITIVES, *SOURCES[name]), defines, threads, shared_bytes(name, how),
