@@ -28,9 +28,13 @@ test-scale: install
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m scale
 
 # On a machine with a CUDA device; PYTHON may be any that has torch, triton, pytest and hypothesis.
+# PARTS=8 shares the tests out among eight processes. (Exit status 5: a part without tests.)
+PARTS ?= 1
 test-gpu:
-	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/kernels tests/solvers tests/models \
-		tests/series/test_series_batches.py tests/streaming/test_gpu_engine.py
+	seq $(PARTS) | xargs -P $(PARTS) -I{} sh -c 'PYTHONPATH="src:$$PYTHONPATH" $(PYTHON) -m pytest -m gpu \
+		-p no:cacheprovider --part {}/$(PARTS) tests/kernels tests/solvers/test_gpu_choice.py \
+		tests/models/test_gpu_models.py tests/models/test_gpu_recurrent.py tests/series/test_series_batches.py \
+		tests/streaming/test_gpu_engine.py || [ $$? = 5 ]'
 
 check: install
 	$(BIN)/ruff format --check .

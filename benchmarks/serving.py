@@ -59,7 +59,7 @@ def served(model: Path, folder: Path, port: int) -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(600):
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/healthz"):
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/readyz"):
                 break
             if process.poll() is not None:
                 sys.exit((folder / "server.log").read_text())

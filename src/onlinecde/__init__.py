@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onlinecde.artifacts import load, save
     from onlinecde.controls import Encoding, Measurability, recommend
     from onlinecde.models import GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE
-    from onlinecde.series import SeriesBatch, SeriesError
+    from onlinecde.series import Schema, SchemaWarning, SeriesBatch, SeriesError
     from onlinecde.solvers import MLPVectorField, SolverError, VectorField, solve
     from onlinecde.training import evaluate, fit
 
@@ -30,6 +30,8 @@ _HOMES = {
     "MLPVectorField": "solvers",
     "Measurability": "controls",
     "NeuralCDE": "models",
+    "Schema": "series",
+    "SchemaWarning": "series",
     "SeriesBatch": "series",
     "SeriesError": "series",
     "SolverError": "solvers",
@@ -64,6 +66,8 @@ __all__ = [
     "MLPVectorField",
     "Measurability",
     "NeuralCDE",
+    "Schema",
+    "SchemaWarning",
     "SeriesBatch",
     "SeriesError",
     "SolverError",

@@ -21,13 +21,14 @@ def test_a_prepared_task_from_name_to_model(tmp_path, monkeypatch):
     result = run(
         "--task", "simulated-ward", "--task-setting", "streams=80", "--out", tmp_path / "run",
         "--epochs", 2, "--hidden", 8, "--width", 8, "--control", "rectilinear", "--no-counts",
-        "--solver", "heun", "--setting", "average=0.5",
+        "--solver", "heun", "--precision", "high", "--setting", "average=0.5",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "validation auc" in result.output
     assert "onlinecde evaluate" in result.output
     model = oc.load(tmp_path / "run" / "model")
     assert (model.counts, model.hidden, model.config["method"]) == (False, 8, "heun")
+    assert model.integrator.precision == "high"
     manifest = json.loads((tmp_path / "run/model/manifest.json").read_text())
     assert manifest["extra"]["settings"]["average"] == 0.5
     task = load_task(manifest["extra"]["task"])
@@ -84,6 +85,14 @@ def test_tables_of_ones_own(tables):
         (["--events", "x.csv"], "--stream is missing"),
         (["--task", "simulated-ward", "--setting", "nonsense"], "not NAME=VALUE"),
         (["--task", "simulated-ward", "--recipe", "grandma"], "choose 'default' or 'paper'"),
+        (
+            ["--task", "simulated-ward", "--precision", "low"],
+            "precision of NeuralCDE is 'low'",
+        ),
+        (
+            ["--task", "simulated-ward", "--model", "gru", "--precision", "high"],
+            "GRU has no setting 'precision'",
+        ),
         (["--task", "simulated-ward", "--task-setting", "streams=abc"], "give a whole number"),
         (["--events", "x.csv", "--split-seed", "-1"], "--split-seed"),
         (

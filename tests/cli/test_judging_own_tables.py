@@ -129,15 +129,48 @@ def test_another_ward_is_judged_whole_by_the_models_channels(own, capsys):
 
 
 def test_a_ward_the_model_cannot_read_is_refused(own, capsys):
-    ward(range(30), 5, ("pulse", "lactate")).write_csv(own / "other.csv")
+    ward(range(30), 5, ("puls", "lactate")).write_csv(own / "other.csv")
     code, text, _ = judge(capsys, own, "--events", own / "other.csv")
     assert code == 2
-    assert "pressure" in text
-    outcomes(range(40)).with_columns(height=170).write_csv(own / "tall.csv")
-    code, text, _ = judge(capsys, own, "--events", own / "vitals.csv", "--static", own / "tall.csv")
+    assert "none of the model's channels, pulse, pressure: it has the columns puls, lactate" in text
+    words = outcomes(range(40)).with_columns(age=pl.lit("old"))
+    words.write_csv(own / "words.csv")
+    code, text, _ = judge(
+        capsys, own, "--events", own / "vitals.csv", "--static", own / "words.csv"
+    )
     assert code == 2
-    assert "static features" in text
-    assert "age, height; the model knows age" in text
+    assert "line 2, column 'age' (static feature): 'old' is not a number, as in training" in text
+
+
+def test_what_a_ward_lacks_is_missing_and_what_it_has_besides_is_not_read(own, capsys):
+    ward(range(100, 130), 5, ("pulse", "lactate")).write_csv(own / "other.csv")
+    stays = outcomes(range(100, 130)).with_columns(nurse=pl.lit("Ann"), height=170)
+    stays.write_csv(own / "tall.csv")
+    tables = ("--events", own / "other.csv", "--labels", own / "tall.csv")
+    code, text, _ = judge(capsys, own, *tables, "--static", own / "tall.csv")
+    assert code == 0, text
+    assert "note: the model does not know lactate: not read" in text
+    assert "note: channel 'pressure' is absent: taken as never observed" in text
+    long = ward(range(100, 130), 5).unpivot(
+        index=["stay", "hours"], variable_name="what", value_name="number"
+    )
+    words = pl.DataFrame({"stay": [100], "hours": [9.0], "what": ["note"], "number": ["asleep"]})
+    long = pl.concat([long.with_columns(pl.col("number").cast(pl.String)), words])
+    model = oc.load(own / "run" / "model")
+    labels = oc.data.StreamLabels("died", stays)
+    task = oc.data.task_from_table(
+        long, stream="stay", time="hours", channel="what", value="number", labels=labels,
+        static=stays, schema=model.schema,
+    )  # fmt: skip
+    assert task.series.channels == ("pulse", "pressure")
+    assert "the model does not know note: not read" in task.notes
+    # That there was a row is kept.
+    assert task.series.rows[0] == 6
+    with pytest.raises(oc.data.DataError, match="none of the model's channels, pulse, pressure"):
+        oc.data.task_from_table(
+            words.with_columns(number=1.0), stream="stay", time="hours", channel="what",
+            value="number", labels=labels, schema=model.schema,
+        )  # fmt: skip
 
 
 def test_tables_are_for_models_of_tables(own, capsys):

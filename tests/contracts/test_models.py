@@ -22,6 +22,8 @@ MODELS_AND_SETTINGS = [
     ("NeuralCDE", {**CDE, "readout_width": 4}),
     ("NeuralCDE", {**CDE, **RAMPS, "readout_width": 4}),
     ("NeuralCDE", {**CDE, **SEEN, **RAMPS}),
+    ("NeuralCDE", {**CDE, **SEEN, "bounded": True}),
+    ("NeuralCDE", {**CDE, **SEEN, **RAMPS, "bounded": True}),
     ("NeuralCDE", {**CDE, "max_step": 0.4}),
     ("NeuralCDE", {**CDE, "count_scale": "log", "clip": 2.0, "gain": 0.5, "depth": 1}),
     ("NeuralCDE", {**CDE, "method": "dopri5", "rtol": 0.1, "atol": 0.01}),
@@ -220,3 +222,42 @@ def test_times_too_far_apart_are_an_error_and_never_a_silent_nan(name):
 def test_settings_that_cannot_be_meant_are_refused(name, settings, said):
     with pytest.raises(ValueError, match=said):
         MODELS[name](channels=1, hidden=4, **settings)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_query_times_and_the_last_row_are_not_both_asked_for(name):
+    """Whichever were taken, the caller would take one answer for another."""
+    model = MODELS[name](channels=2, hidden=4)
+    batch = oc.audit.trial_batch(streams=2, rows=4, channels=2, missing=0.0).to(torch.float32)
+    with pytest.raises(ValueError, match=r"at and final=True were both given: leave final out"):
+        model(batch, at=[5.0], final=True)
+    assert model(batch, at=[5.0]).shape == (2, 1, 1)
+    assert model(batch, final=True).shape == (2, 1)
+
+
+@pytest.mark.parametrize("settings", [{}, {"backend": "torch"}, {"gradient": "adjoint"}], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_second_derivatives_are_right_or_refused(name, settings):
+    """The penalty on the gradient of a model's outputs by its inputs, as its weights would learn from it."""
+    if settings and name not in ("NeuralCDE", "ODERNN"):
+        return
+    torch.manual_seed(0)
+    model = MODELS[name](channels=2, hidden=4, **settings).double().eval()
+    made = oc.audit.trial_batch(streams=2, rows=4, channels=2, missing=0.0)
+    values = made.values.clone().requires_grad_()
+    model.head.requires_grad_(False)  # a gradient that comes in without one of its own
+    outputs = model(oc.SeriesBatch.from_padded(made.times, values))
+    with pytest.raises(RuntimeError, match=r"second derivatives \(create_graph=True\)"):
+        torch.autograd.grad(outputs.sum(), values, create_graph=True)
+    outputs = model(oc.SeriesBatch.from_padded(made.times, values))
+    assert torch.autograd.grad(outputs.sum(), values)[0].any()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_that_was_never_fitted_says_so_of_unix_times(name):
+    model = MODELS[name](channels=1, hidden=4).eval()
+    made = oc.SeriesBatch.from_arrays([[1.7e9, 1.7e9 + 60]], [[[1.0], [2.0]]])
+    with pytest.warns(UserWarning, match="the encoding was never fitted, and times reach"):
+        model(made)
+    model.encoding.fit(made)
+    model(made)

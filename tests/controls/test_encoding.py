@@ -2,7 +2,6 @@
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from made_series import SCHEMES, batches, build, random_batch, same_bits
 
 from onlinecde import Encoding, SeriesBatch, SeriesError
+from onlinecde.controls.encoding import bound
 
 NAN = float("nan")
 
@@ -57,12 +57,11 @@ def test_fit_keeps_no_graph_of_what_it_learnt_from():
     copy.deepcopy(encoding)
 
 
-def test_static_features_stand_behind_the_channels_at_the_first_row():
+def test_static_features_stand_behind_the_channels_at_the_first_row(rng):
     """Each stream counts once in their scale, however many rows it has."""
-    random = np.random.default_rng()
-    times = [random.uniform(0.1, 1, rows).cumsum() for rows in (5, 1, 3)]
-    values = [torch.tensor(random.normal(3, 2, (len(t), 2))) for t in times]
-    static = torch.tensor(random.normal(70, 9, (3, 1)))
+    times = [rng.uniform(0.1, 1, rows).cumsum() for rows in (5, 1, 3)]
+    values = [torch.tensor(rng.normal(3, 2, (len(t), 2))) for t in times]
+    static = torch.tensor(rng.normal(70, 9, (3, 1)))
     batch = SeriesBatch.from_arrays(times, values, static)
     encoding, plain = (Encoding(2, True, static=n).double().fit(batch) for n in (1, 0))
     torch.testing.assert_close(encoding.shift[2:], static.mean(0))
@@ -247,3 +246,40 @@ def test_series_with_other_channels_are_refused_and_nothing_is_learnt():
 def test_repr_says_what_it_encodes():
     assert repr(Encoding(30, True)) == "Encoding(channels=30, counts=True)"
     assert repr(Encoding(30, static=2)) == "Encoding(channels=30, counts=False, static=2)"
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (series([1.7e9, 1.7e9 + 60], [1.0, 2.0]), r"never fitted, and times reach 2e\+09"),
+        (series([0.0, 1.0], [1.0, NAN], [NAN, -2.5e5]), r"never fitted, and values reach 2e\+05"),
+    ],
+    ids=["unix times", "counts of platelets"],
+)
+def test_what_was_never_fitted_says_so_where_numbers_are_far_from_0(batch, said):
+    encoding = Encoding(batch.values.shape[2]).double()
+    with pytest.warns(UserWarning, match=said):
+        encoding(batch)
+    encoding(series([0.0, 72.0], *[[36.6, 140.0]] * encoding.channels))
+    restored = Encoding(encoding.channels).double()
+    restored.load_state_dict(encoding.fit(batch).state_dict())
+    for fitted in (encoding, restored):
+        assert fitted(batch).values.nan_to_num().abs().amax() < 10
+
+
+@pytest.mark.filterwarnings("ignore:the encoding was never fitted")
+def test_a_bounded_encoding_leaves_usual_times_and_counts_as_they_are_and_bounds_the_rest():
+    usual, far = torch.linspace(-2, 2, 9), torch.tensor([-1e30, -5.0, 2.5, 7.0, 1e30])
+    same_bits(bound(usual), usual)
+    assert bound(far).abs().max() <= 3
+    assert bound(far).diff().min() > 0
+    encoding = Encoding(1, counts=True, bounded=True).double()
+    batch = series([0.0, 1.0, 1e9], [1.0, 2.0, 3.0])
+    rows = encoding(batch)
+    assert rows.time[0].tolist() == [0, 1, 3 - 1 / (1e9 - 1)]
+    assert rows.counts[0, :, 0].tolist() == [1, 2, 3]
+    path = build("rectilinear", batch, encoding=encoding)
+    assert encoding.seen(path.rows)[0, :, 2].tolist() == [1, 2, 2.5]
+    stamps = torch.tensor([0.0, NAN], dtype=torch.float64)
+    since = encoding.since(torch.tensor(1e12, dtype=torch.float64), stamps)
+    assert since.tolist() == pytest.approx([3, 0])

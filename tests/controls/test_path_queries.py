@@ -175,3 +175,18 @@ def test_time_legs_of_unix_seconds_keep_their_seconds_in_float32():
     assert path.derivative(torch.tensor([0.0, 2.0]))[0, :, 0].tolist() == [1.0, 2.0]
     assert path.time_of_s(2.0).item() == 1.7e9 + 1
     assert path.s_of_time(1.7e9 + 2).item() == 2.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("scheme", ["linear", "rectilinear"])
+def test_s_is_exact_whatever_the_paths_own_precision(scheme, dtype):
+    """Between the last rows of a long stream s has as much left for where it stands as at its start."""
+    rows = 5_000
+    times = torch.arange(float(rows), dtype=torch.float64)[None]
+    path = build(scheme, SeriesBatch.from_padded(times, torch.zeros(1, rows, 1)).to(dtype=dtype))
+    clock = torch.tensor([[0.001, 4_000.001, rows - 2 + 0.001]], dtype=torch.float64)
+    torch.testing.assert_close(path.time_of_s(path.s_of_time(clock)), clock, rtol=0, atol=1e-9)
+    assert path.knots.tolist() == list(range(path.pieces + 1))
+    last = torch.tensor([path.pieces - 1.0], dtype=torch.float64)
+    assert torch.equal(path.evaluate(last)[0], path.evaluate(path.knots)[0, -2:-1])
+    assert path.evaluate(last).dtype == dtype

@@ -87,8 +87,8 @@ def test_ramps_have_a_slope_without_jumps():
 
 
 @pytest.mark.parametrize("distinct", [1, 2, 3, 5])
-def test_few_distinct_values_have_fewer_ramps(distinct):
-    values = np.random.default_rng().permutation(np.arange(1000) % distinct).astype(float)
+def test_few_distinct_values_have_fewer_ramps(distinct, rng):
+    values = rng.permutation(np.arange(1000) % distinct).astype(float)
     ramps = Ramps(1, 8).double().fit(torch.tensor(values)[:, None])
     assert used(ramps) == [distinct - 1]
     told = torch.arange(distinct, dtype=D)[:, None]
@@ -111,10 +111,9 @@ def test_a_number_never_known_has_no_ramps_and_lines_without_it_do_not_matter():
     assert used(Ramps(3, 4).double().fit(holes)) == [0, 0, 0]
 
 
-def test_knots_too_near_each_other_are_one():
+def test_knots_too_near_each_other_are_one(rng):
     """A steep ramp would turn rounding into an answer."""
-    random = np.random.default_rng()
-    values = np.concatenate([random.uniform(0, 1e-7, 800), random.uniform(0, 1, 200)])
+    values = np.concatenate([rng.uniform(0, 1e-7, 800), rng.uniform(0, 1, 200)])
     knots = np.sort(values)[np.linspace(8, 991, 11).astype(int)]
     assert np.diff(knots).min() < 0.1 * NARROW * np.ptp(knots), "the plain quantiles are that near"
     ramps = Ramps(1, 10).double().fit(torch.tensor(values)[:, None])
@@ -179,8 +178,8 @@ def by_hand(batch, encoding):
 
 
 @pytest.mark.parametrize("missing", ["none", "leading", "any"])
-def test_since_is_what_a_plain_loop_finds(missing):
-    batch = random_batch([7, 1, 4, 9], 3, np.random.default_rng().integers(1 << 30), missing)
+def test_since_is_what_a_plain_loop_finds(missing, rng):
+    batch = random_batch([7, 1, 4, 9], 3, rng.integers(1 << 30), missing)
     encoding = Encoding(3, ramps=2).double().fit(batch)
     stamps, since = by_hand(batch, encoding)
     found = last_observed(batch.observed, batch.times)
@@ -193,9 +192,9 @@ def test_since_is_what_a_plain_loop_finds(missing):
 
 @pytest.mark.parametrize("counts", [False, True])
 @pytest.mark.parametrize("static", [0, 2])
-def test_an_encoding_lays_ramps_for_x_and_since_at_the_rows_there_are(counts, static):
+def test_an_encoding_lays_ramps_for_x_and_since_at_the_rows_there_are(counts, static, rng):
     """What was never observed yet is no line: the 0 that stands for it says nothing of the channel."""
-    made = random_batch([40, 3, 25, 60], 3, np.random.default_rng().integers(1 << 30))
+    made = random_batch([40, 3, 25, 60], 3, rng.integers(1 << 30))
     features = torch.randn(4, static, dtype=D) if static else None
     batch = SeriesBatch.from_padded(made.times, made.values, made.rows, features)
     encoding = Encoding(3, counts, static=static, ramps=4).double().fit(batch)

@@ -2,7 +2,7 @@
 
 import gzip
 import io
-import os
+import random
 import tarfile
 import zipfile
 
@@ -88,7 +88,7 @@ def test_a_bomb_in_a_single_gz_is_refused(tmp_path):
 
 
 def test_more_bytes_than_any_data_set_are_refused(tmp_path):
-    path = write_packed({"a/big.txt": os.urandom(3000)}, tmp_path / "big.zip", "zip")
+    path = write_packed({"a/big.txt": random.randbytes(3000)}, tmp_path / "big.zip", "zip")
     with pytest.raises(DataError, match=r"holds more than"):
         list(read_members([path], ANY, largest_total=2000))
     (tmp_path / "big.txt.gz").write_bytes(gzip.compress(bytes(100_000)))
@@ -101,9 +101,11 @@ def test_more_bytes_than_any_data_set_are_refused(tmp_path):
 def test_an_archive_cut_short_is_refused(form, keep, tmp_path):
     path = tmp_path / f"cut.{form}"
     if form == "txt.gz":
-        path.write_bytes(gzip.compress(os.urandom(5000)))
+        path.write_bytes(gzip.compress(random.randbytes(5000)))
     else:
-        write_packed({"a/x.txt": os.urandom(20_000), "a/y.txt": os.urandom(20_000)}, path, form)
+        write_packed(
+            {"a/x.txt": random.randbytes(20_000), "a/y.txt": random.randbytes(20_000)}, path, form
+        )
     whole = path.read_bytes()
     if form == "tar" and keep > 0.9:
         pytest.skip("a tar ends in 10 kB of zeros: cutting those loses nothing")

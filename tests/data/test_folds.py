@@ -20,8 +20,8 @@ def made(streams, *, subjects=None, positive=0.2, seed=None):
     return Task.build("made", series, labels, kind="binary", per="row", subjects=subjects)
 
 
-def test_every_stream_but_those_of_validation_is_tested_once():
-    streams, folds = int(np.random.default_rng().integers(150, 400)), 6
+def test_every_stream_but_those_of_validation_is_tested_once(rng):
+    streams, folds = int(rng.integers(150, 400)), 6
     task = made(streams)
     dealt = [fold_task(task, number, folds) for number in range(1, folds + 1)]
     for one in dealt:

@@ -109,3 +109,14 @@ def test_several_labels_are_not_one_binary_label():
         DataError, match=r"kind is 'binary' with 2 labels \(died, left\): say 'multi"
     ):
         task_from_table(EVENTS, labels=labels, kind="binary", **COLUMNS)
+
+
+def test_labels_of_two_kinds_are_refused_by_name_and_one_kind_is_taken():
+    table = DEATHS.with_columns(sofa=3.0 + pl.col("bed") % 4)
+    labels = StreamLabels(["died", "sofa"], table)
+    with pytest.raises(
+        DataError, match=r"'died' is 0 or 1, 'sofa' has other numbers.*fit a model for each kind"
+    ):
+        task_from_table(EVENTS, labels=labels, **COLUMNS)
+    task = task_from_table(EVENTS, labels=labels, kind="regression", **COLUMNS)
+    assert (task.kind, task.classes) == ("regression", ("died", "sofa"))

@@ -22,21 +22,20 @@ SEEDS = [3, 1, 2]
 
 def made_results(home, table, *, only=(), **circumstances):
     """Random results of the cells of a table; those of the column GRU-D failed."""
-    numbers = random.Random()
     for cell in cells_of(table, seeds=SEEDS, only=only):
         result = {
             "cell": {"seed": cell.seed},
             "status": "done",
             "digest": cell.digest,
             "settings": cell.settings,
-            "test": round(numbers.random(), 4),
-            "validation": round(numbers.random(), 4),
-            "test_metrics": {"auprc": round(numbers.random(), 4), "brier": None},
+            "test": round(random.random(), 4),
+            "validation": round(random.random(), 4),
+            "test_metrics": {"auprc": round(random.random(), 4), "brier": None},
             "streams": {"train": 42, "validation": 9, "test": 9},
             "weights": 585,
             "epochs": 5,
             "best_epoch": 3,
-            "nfe_per_epoch": 0 if cell.column.model == "gru" else numbers.randrange(1000, 2000),
+            "nfe_per_epoch": 0 if cell.column.model == "gru" else random.randrange(1000, 2000),
             "nfe_counted": "in training",
             "seconds_per_epoch": 2.5,
             "seconds": 12.5,

@@ -2,7 +2,6 @@
 
 import os
 import random
-import secrets
 import signal
 import subprocess
 import sys
@@ -50,7 +49,7 @@ class Child:
 
 def kill_often(where, times, batches=BATCHES):
     """Kill the engine on a store so many times at random moments: it ends as one that was never killed."""
-    seed = secrets.randbits(32)
+    seed = random.getrandbits(32)
     child = Child(where, seed, batches)
     acknowledged, sequence, kills, at_work = -1, 0, 0, 0
     try:

@@ -6,12 +6,11 @@ from killable_engine import CHANNELS, made_engine, micro_batches
 from onlinecde.streaming import Engine, Event
 
 
-def test_a_jumping_wall_clock_changes_no_state_and_evicts_nobody_for_good():
-    random = np.random.default_rng()
+def test_a_jumping_wall_clock_changes_no_state_and_evicts_nobody_for_good(rng):
     now, seen = [1.7e9], []
 
     def clock():
-        now[0] += float(random.choice([1.0, 3.2e8, -3.2e8, 0.0]))
+        now[0] += float(rng.choice([1.0, 3.2e8, -3.2e8, 0.0]))
         seen.append(now[0])
         return now[0]
 
@@ -28,15 +27,14 @@ def test_a_jumping_wall_clock_changes_no_state_and_evicts_nobody_for_good():
         assert jumping.stream(stream).rows == steady.stream(stream).rows
 
 
-def test_event_times_that_jump_do_not_poison_a_stream():
+def test_event_times_that_jump_do_not_poison_a_stream(rng):
     model = made_engine().model
     engine = Engine(model, channels=CHANNELS, lateness=1.0, ahead=24.0)
     clean = Engine(model, channels=CHANNELS, lateness=1.0, ahead=24.0)
-    random = np.random.default_rng()
     refused = 0
     for hour in range(60):
-        good = Event("bed 1", float(hour), "a", float(random.normal()))
-        jump = Event("bed 1", float(hour + random.choice([-5000.0, 5000.0, 1e9, -1e9])), "b", 1.0)
+        good = Event("bed 1", float(hour), "a", float(rng.normal()))
+        jump = Event("bed 1", float(hour + rng.choice([-5000.0, 5000.0, 1e9, -1e9])), "b", 1.0)
         clean.apply([good])
         receipts = engine.apply([good, jump] if hour else [good])
         refused += receipts.counts["refused"]

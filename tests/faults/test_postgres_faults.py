@@ -145,7 +145,7 @@ def test_broken_off_in_mid_commit_it_is_done_whole_or_not_at_all_and_the_engine_
     held, breaking, server
 ):
     hold, done = HELD[held]
-    url, batches = server.url(), micro_batches(secrets.randbits(32))[:12]
+    url, batches = server.url(), micro_batches(random.getrandbits(32))[:12]
     store = PostgresStore(url, wait=20.0)
     engine = made_engine(store)
     for events in batches[:6]:
@@ -179,7 +179,7 @@ def test_broken_off_in_mid_commit_it_is_done_whole_or_not_at_all_and_the_engine_
 
 
 def test_killed_at_random_moments_nothing_is_lost_or_repeated(server):
-    batches = micro_batches(secrets.randbits(32))[:200]
+    batches = micro_batches(random.getrandbits(32))[:200]
     engine = made_engine(PostgresStore(server.url()))
     failed, kills, stop = 0, 0, threading.Event()
 
@@ -224,7 +224,7 @@ def test_a_killed_engine_is_taken_over_from_with_exactly_what_it_acknowledged(se
 
 
 def test_who_was_cut_off_while_another_took_over_writes_no_more(server):
-    url, batches = server.url(), micro_batches(secrets.randbits(32))[:8]
+    url, batches = server.url(), micro_batches(random.getrandbits(32))[:8]
     first = made_engine(PostgresStore(url, wait=0.2))
     for events in batches[:4]:
         first.apply(events)
@@ -256,7 +256,7 @@ def test_who_was_cut_off_while_another_took_over_writes_no_more(server):
 
 
 def test_a_stream_forgotten_without_an_answer_is_forgotten(server):
-    url, batches = server.url(), micro_batches(secrets.randbits(32))[:6]
+    url, batches = server.url(), micro_batches(random.getrandbits(32))[:6]
     store = PostgresStore(url)
     engine = made_engine(store)
     for events in batches:
@@ -276,7 +276,7 @@ def test_a_stream_forgotten_without_an_answer_is_forgotten(server):
 
 
 def test_a_database_that_was_restarted_in_between_is_not_even_missed(server):
-    batches = micro_batches(secrets.randbits(32))[:12]
+    batches = micro_batches(random.getrandbits(32))[:12]
     engine = made_engine(PostgresStore(server.url()))
     for events in batches[:5]:
         engine.apply(events)
@@ -294,7 +294,7 @@ def test_a_database_that_was_restarted_in_between_is_not_even_missed(server):
 
 
 def test_a_rebuild_whose_server_is_killed_never_happened(server):
-    url, batches = server.url(), micro_batches(secrets.randbits(32))[:8]
+    url, batches = server.url(), micro_batches(random.getrandbits(32))[:8]
     with made_engine(PostgresStore(url)) as engine:
         for events in batches:
             engine.apply(events)
@@ -314,7 +314,7 @@ def test_a_rebuild_whose_server_is_killed_never_happened(server):
 
 
 def test_a_locked_table_is_said_to_be_busy_and_waited_for(server):
-    url, batches = server.url(), micro_batches(secrets.randbits(32))[:12]
+    url, batches = server.url(), micro_batches(random.getrandbits(32))[:12]
     engine = made_engine(PostgresStore(url, wait=0.1))
     for events in batches[:5]:
         engine.apply(events)
@@ -351,7 +351,7 @@ def small_disk(server):
 
 def test_a_full_disk_applies_nothing_and_goes_on_when_there_is_room(server, small_disk):
     folder, enlarge = small_disk
-    url, batches = server.url(), micro_batches(secrets.randbits(32))[:60]
+    url, batches = server.url(), micro_batches(random.getrandbits(32))[:60]
     schema = url.rpartition("=")[2]
     engine = made_engine(PostgresStore(url))
     space = f"space_{secrets.token_hex(4)}"
@@ -369,7 +369,7 @@ def test_a_full_disk_applies_nothing_and_goes_on_when_there_is_room(server, smal
 
 
 def test_a_disk_said_to_be_full_is_reported_as_full(server):
-    url, batches = server.url(), micro_batches(secrets.randbits(32))[:10]
+    url, batches = server.url(), micro_batches(random.getrandbits(32))[:10]
     schema = url.rpartition("=")[2]
     engine = made_engine(PostgresStore(url))
     engine.apply(batches[0])

@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from broken_stores import (
     apply_until_it_fails,
@@ -100,8 +99,8 @@ def test_a_database_locked_by_another_process_is_said_to_be_and_waited_for(tmp_p
     engine.close()
 
 
-def test_a_torn_wal_loses_only_what_was_never_acknowledged(tmp_path):
-    random, batches = np.random.default_rng(), micro_batches(seed=4)[:40]
+def test_a_torn_wal_loses_only_what_was_never_acknowledged(tmp_path, rng):
+    batches = micro_batches(seed=4)[:40]
     store = SQLiteStore(tmp_path / "live.db")
     store._db.execute("PRAGMA wal_autocheckpoint = 0")
     engine, wal = made_engine(store), tmp_path / "live.db-wal"
@@ -112,9 +111,9 @@ def test_a_torn_wal_loses_only_what_was_never_acknowledged(tmp_path):
         sizes.append(wal.stat().st_size)
     assert sizes == sorted(set(sizes))
     for trial in range(24):
-        acknowledged = int(random.integers(1, len(batches)))
+        acknowledged = int(rng.integers(1, len(batches)))
         # A loss of power while the next commit was being written: its frames are there in part, or wrong.
-        cut = int(random.integers(sizes[acknowledged], sizes[acknowledged + 1]))
+        cut = int(rng.integers(sizes[acknowledged], sizes[acknowledged + 1]))
         data = bytearray(wal.read_bytes()[: cut if trial % 2 else sizes[acknowledged + 1]])
         if trial % 2 == 0:
             data[cut] ^= 0xFF
@@ -131,8 +130,8 @@ def test_a_torn_wal_loses_only_what_was_never_acknowledged(tmp_path):
     engine.close()
 
 
-def test_a_wal_damaged_in_the_middle_gives_an_earlier_state_and_never_half_of_one(tmp_path):
-    random, batches = np.random.default_rng(), micro_batches(seed=5)[:40]
+def test_a_wal_damaged_in_the_middle_gives_an_earlier_state_and_never_half_of_one(tmp_path, rng):
+    batches = micro_batches(seed=5)[:40]
     store = SQLiteStore(tmp_path / "live.db")
     store._db.execute("PRAGMA wal_autocheckpoint = 0")
     engine, wal = made_engine(store), tmp_path / "live.db-wal"
@@ -144,7 +143,7 @@ def test_a_wal_damaged_in_the_middle_gives_an_earlier_state_and_never_half_of_on
     fewer = 0
     for trial in range(12):
         data = bytearray(wal.read_bytes())
-        data[int(random.integers(begun, len(data)))] ^= 0xFF
+        data[int(rng.integers(begun, len(data)))] ^= 0xFF
         folder = tmp_path / str(trial)
         folder.mkdir()
         shutil.copy(tmp_path / "live.db", folder)

@@ -87,13 +87,12 @@ def random_event(random):
     }
 
 
-def test_random_events_never_break_it(url):
-    random = np.random.default_rng()
+def test_random_events_never_break_it(url, rng):
     with httpx.Client(base_url=url, timeout=30) as client:
         before = _totals(client)
         sent = 0
         for _ in range(60):
-            events = [random_event(random) for _ in range(300)]
+            events = [random_event(rng) for _ in range(300)]
             answer = client.post(
                 "/v1/events", content=json.dumps(events), headers={"content-type": "application/json"}
             )  # fmt: skip
@@ -114,15 +113,12 @@ def _totals(client):
     )
 
 
-def test_random_bytes_on_the_wire_never_break_it(url):
-    random = np.random.default_rng()
+def test_random_bytes_on_the_wire_never_break_it(url, rng):
     port = httpx.URL(url).port
     heads = [b"", b"GET / HTTP/1.1\r\n", b"POST /v1/events HTTP/1.1\r\nhost: 127.0.0.1\r\n"]
     for number in range(60):
         with socket.create_connection(("127.0.0.1", port), timeout=5) as wire:
-            wire.sendall(
-                heads[number % 3] + random.bytes(int(random.integers(1, 400))) + b"\r\n\r\n"
-            )
+            wire.sendall(heads[number % 3] + rng.bytes(int(rng.integers(1, 400))) + b"\r\n\r\n")
             wire.shutdown(socket.SHUT_WR)
             answer = b""
             try:

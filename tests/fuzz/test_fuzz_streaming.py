@@ -35,14 +35,13 @@ def fuzzed(random, clock, disorder):
     return EventBatch([f"s{n}" for n in range(STREAMS)], times, channels, values, of=stream)
 
 
-def test_a_million_events_leave_only_finite_states():
+def test_a_million_events_leave_only_finite_states(rng):
     torch.manual_seed(0)
     model = oc.NeuralCDE(channels=6, hidden=8, width=8, outputs=2).eval()
     engine = Engine(model, channels=CHANNELS, lateness=0.5)
-    random = np.random.default_rng()
     seen = np.zeros(5, np.int64)
     for number in range(EVENTS // TOGETHER):
-        receipts = engine.apply(fuzzed(random, number, disorder=0.01 if number % 10 else 0.3))
+        receipts = engine.apply(fuzzed(rng, number, disorder=0.01 if number % 10 else 0.3))
         seen += np.bincount(receipts.outcomes, minlength=5)
         assert len(receipts.refusals) == (receipts.outcomes == 4).sum()
         assert np.isfinite(receipts.answers.outputs).all()

@@ -11,9 +11,11 @@ from types import SimpleNamespace
 
 import torch
 from cuda_emulator import emulate
-from gpu_cases import TINY, Case, errors
+from gpu_cases import TINY, Case, errors, made
 
-from onlinecde.kernels.gpu import clusters
+from onlinecde.kernels.gpu.hopper import clusters
+from onlinecde.solvers import fixed, fused_gpu
+from onlinecde.solvers.tableau import tableau
 
 CASES = {
     "one_step": (4, Case(lengths=(2, 2, 1), channels=9, method="midpoint", precision="high", every=2)),
@@ -29,13 +31,37 @@ CASES = {
         Case((2,) * 10, 17, 0.5, precision="high", method="heun", hidden=64, width=64,
              activation="softplus", final="identity"),
     ),
+    "driven": (
+        4,
+        Case((3, 2, 1), 9, 0.5, precision="high", method="heun", depth=1, hidden=20, width=33, steps=2,
+             sees_path=True, every=2),
+    ),
+    "through_autograd": (
+        4, Case((3, 2), 9, 0.5, precision="high", method="midpoint", hidden=17, width=20, depth=1, sees_path=True),
+    ),
 }  # fmt: skip
+
+
+def through_autograd(case: Case, device: str, seed: int) -> dict[str, float]:
+    """Relative errors of z and of all parameters' gradients, as `solve` finds them, against plain torch."""
+    laid, field, z0 = made(case, device, seed)
+    table, found = tableau(case.method), []
+    for z in (
+        fused_gpu.trajectory(laid, field, table, z0, "high"),
+        fixed.trajectory(laid, field, table, z0, exact=False),
+    ):
+        parameters = dict(field.named_parameters())
+        g = torch.autograd.grad(z.square().mean(), list(parameters.values()), retain_graph=True)
+        found.append(
+            {"z": z.detach()} | {f"g {name}": x for name, x in zip(parameters, g, strict=True)}
+        )
+    return {n: float((x - found[0][n]).norm() / x.norm()) for n, x in found[1].items()}
 
 
 def emulated(
     name: str, block_streams: int, case: Case, seed: int, folder: Path
 ) -> dict[str, float]:
-    """Errors of a case against float64 with all three kernels emulated."""
+    """Errors of a case with all three kernels emulated."""
     launched = []
 
     def launch(name, how, save, blocks, arguments):
@@ -50,8 +76,11 @@ def emulated(
 
     clusters.launch, clusters.plan = launch, plan
     torch.cuda.get_device_properties = lambda _: SimpleNamespace(multi_processor_count=4)
-    found = errors(case, "cpu", seed)
-    assert launched == ["forward", "forward", "reverse", "columns"], launched
+    if name == "through_autograd":
+        found, quiet = through_autograd(case, "cpu", seed), []
+    else:
+        found, quiet = errors(case, "cpu", seed), ["forward"]
+    assert launched == [*quiet, "forward", "reverse", "columns"], launched
     return found
 
 

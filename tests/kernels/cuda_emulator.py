@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from onlinecde.kernels.gpu import compiling
+from onlinecde.kernels.gpu.hopper import compiling
 
 HEADER = Path(__file__).parent / "cuda_emulator.h"
 

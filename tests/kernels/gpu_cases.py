@@ -113,6 +113,10 @@ INTERPRETED = {
     "many_alone": Case(lengths=(2,) * 19, depth=2, width=17, method="euler", alone=True),
     "driven_own_steps": Case(sees_path=True, max_step=0.5, data=True, lengths=(3, 2)),
     "alone_driven": Case(sees_path=True, max_step=0.5, data=True, alone=True, lengths=(3, 2)),
+    # Two tiles whose streams take different numbers of steps.
+    "own_steps_in_tiles": Case(
+        sees_path=True, max_step=0.2, data=True, alone=True, lengths=(2,) * 18, depth=1, method="euler"
+    ),
     "softplus_midpoint": Case(activation="softplus", method="midpoint", final="identity"),
     "linear": Case(scheme="linear", observed=1.0, data=True, method="midpoint"),
     "alone_cubic": Case(scheme="natural_cubic", alone=True, observed=1.0, data=True, steps=2),
@@ -186,6 +190,11 @@ ON_A_GPU = {
     "speech": Case((9,) * 50, 10, 1.0, False, "linear", 113, 124, 3),
     "speech_cubic": Case((9,) * 50, 10, 1.0, False, "hermite", 113, 124, 3, alone=True),
     "one_stream": Case((5,), 4, 0.5, hidden=33, width=31, max_step=0.3),
+    "own_steps": Case((3,) * 100, 9, 0.3, hidden=33, width=31, max_step=0.2),
+    "driven": Case((20, 7, 7, 1) * 60, 40, 0.15, hidden=32, width=64, depth=1, sees_path=True),
+    "driven_cubic_deep": Case(
+        (7, 5) * 40, 12, 1.0, False, "natural_cubic", 65, 82, 2, sees_path=True, data=True
+    ),
     "beijing_dense": Case((24, 23) * 17, 9, 0.95, False, hidden=256, width=171, depth=1),
     "beijing_wide": Case((9, 7) * 512, 9, 0.95, False, hidden=249, width=196, depth=1),
     "dense_and_not": Case((20, 7, 1) * 30, 37, (0.9, 0.3), False, hidden=82, width=65),

@@ -13,7 +13,7 @@ from cuda_emulator import emulate
 from gpu_cases import TINY, Case, errors
 
 from onlinecde.kernels.capturing import to_be_captured
-from onlinecde.kernels.gpu import stage_by_stage, stage_plan
+from onlinecde.kernels.gpu.hopper import stage_by_stage, stage_plan
 
 SMOOTH = Case(observed=1.0, shape=TINY)
 # Hidden units of a piece of work and warps of a thread block, and the case.

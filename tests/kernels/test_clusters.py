@@ -14,12 +14,13 @@ from in_own_process import interpreted
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="GPU kernels are for Linux")
 
-from onlinecde.kernels.gpu import clusters, compiling  # noqa: E402
+from onlinecde.kernels.gpu.hopper import clusters, compiling  # noqa: E402
 from onlinecde.kernels.gpu.packing import Legs, pack_table  # noqa: E402
 from onlinecde.solvers.fields import MLPVectorField  # noqa: E402
 from onlinecde.solvers.tableau import tableau  # noqa: E402
 
 HERE = Path(__file__).parent
+EMULATED = ["one_step", "dense", "nine_streams", "driven", "through_autograd"]
 on_hopper = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
     reason="there is no CUDA device of compute capability 9",
@@ -28,14 +29,17 @@ on_hopper = pytest.mark.skipif(
 
 @pytest.mark.emulated
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
-@pytest.mark.parametrize("name", ["one_step", "dense", "nine_streams"])
+@pytest.mark.parametrize("name", EMULATED)
 def test_the_kernels_are_right_in_an_emulator(name):
-    found = interpreted("cluster_emulator.py", str(random.randrange(10**6)), name)
-    for what, error in found[name].items():
+    seed = random.randrange(10**6)
+    print("seed", seed)
+    for what, error in interpreted("cluster_emulator.py", str(seed), name)[name].items():
         assert 0 < error < (1e-2 if what.startswith("g ") else 1e-3), (name, what, error)
 
 
-def problem(values=40, parts=2, hidden=64, width=64, depth=2, streams=1024, steps=1):
+def problem(
+    values=40, parts=2, hidden=64, width=64, depth=2, streams=1024, steps=1, sees_path=False
+):
     """A field and a path of zeros: only their sizes matter here."""
     field = MLPVectorField(hidden, 1 + values * parts, width, depth, activation="silu")
     legs = Legs(
@@ -47,7 +51,7 @@ def problem(values=40, parts=2, hidden=64, width=64, depth=2, streams=1024, step
         parts=parts,
         steps=steps,
         time_steps=None,
-        drive=None,
+        drive=torch.zeros(5, streams, width) if sees_path else None,
     )
     table = tableau("rk4")
     return field, legs, pack_table(table.a, table.b, table.c, torch.device("cpu"))
@@ -75,6 +79,12 @@ def test_clusters_take_the_reference_shape(hopper):
     how = planned(problem(), hopper)
     assert isinstance(how, clusters.Clusters)
     assert (how.block_streams, how.blocks(1024)) == (8, 128)
+
+
+def test_clusters_take_a_field_that_sees_the_path(hopper):
+    how = planned(problem(hidden=32, depth=1, sees_path=True), hopper)
+    assert isinstance(how, clusters.Clusters)
+    assert dict(how.defines)["DRIVE"] == "1"
 
 
 def test_so_many_streams_a_block_that_all_run_at_once(hopper, monkeypatch):
@@ -109,7 +119,6 @@ def test_a_field_that_does_not_fit_is_left_to_the_others(hopper, given, words):
     ("changed", "words"),
     [
         ({"time": None}, "not rectilinear"),
-        ({"drive": torch.zeros(1)}, "sees the path"),
         ({"time_steps": torch.ones(1)}, "steps of their own"),
     ],
 )
@@ -157,9 +166,12 @@ def nvrtc_is_there():
 
 
 @pytest.mark.skipif(not nvrtc_is_there(), reason="there is no NVRTC")
-@pytest.mark.parametrize("name", ["forward", "reverse", "columns"])
-def test_the_sources_compile_without_headers_and_fit_the_memory_reckoned(name):
-    given = problem(37, 2, 48, 33)
+@pytest.mark.parametrize(
+    ("name", "sees_path"),
+    [("forward", False), ("forward", True), ("reverse", False), ("columns", False)],
+)
+def test_the_sources_compile_without_headers_and_fit_the_memory_reckoned(name, sees_path):
+    given = problem(37, 2, 48, 33, sees_path=sees_path)
     for at_once in (16, 14):
         how = clusters.clusters_for(*given, at_once)
         room = clusters.shared_bytes(37, 2, how.block_streams)
@@ -181,6 +193,8 @@ def test_the_sources_compile_without_headers_and_fit_the_memory_reckoned(name):
         "two_steps",
         "two_waves",
         "one_stream",
+        "driven",
+        "driven_deep",
     ],
 )
 def test_clusters_are_right_on_a_gpu(name):
@@ -196,9 +210,14 @@ def test_clusters_are_right_on_a_gpu(name):
         "two_steps": Case((4, 3) * 9, 12, 0.4, hidden=64, width=64, steps=2, method="midpoint"),
         "two_waves": Case((3,) * 3000, 40, 0.2, hidden=64, width=64, final="identity"),
         "one_stream": Case((5,), 9, 0.5, hidden=33, width=31, activation="softplus"),
+        "driven": replace(ON_A_GPU["driven"]),
+        "driven_deep": Case(
+            (4, 3) * 90, 40, 0.4, hidden=50, width=64, steps=2, sees_path=True, every=2
+        ),
     }[name]
     case = replace(case, precision="high", shape={})
     seed = random.randrange(10**6)
+    print("seed", seed)
     # Rounding turns units on and off near relu's kink, in plain torch as here: at most twice what it costs there.
     plain = plain_errors(case, "cuda", seed) if name == "relu" else {}
     for what, error in errors(case, "cuda", seed).items():
@@ -206,8 +225,8 @@ def test_clusters_are_right_on_a_gpu(name):
         assert error < most, (name, what, error, most)
 
 
-def solved(seed=1, edit=None):
-    """z at the knots, the gradients and the reason of a solve in "high"."""
+def solved(seed=1, edit=None, sees_path=False, precision="high"):
+    """z at the knots, the gradients and the reason of a solve."""
     import onlinecde as oc
 
     numbers = np.random.default_rng(seed)
@@ -221,34 +240,41 @@ def solved(seed=1, edit=None):
     ).to("cuda")
     path = oc.controls.rectilinear(batch, True)
     torch.manual_seed(seed)
-    field = oc.MLPVectorField(64, path.channels, 64).cuda()
+    field = oc.MLPVectorField(64, path.channels, 64, sees_path=sees_path).cuda()
     z0 = torch.randn(100, 64, device="cuda")
-    done = oc.solve(path, field, z0, "rk4", precision="high", outputs="knots")
+    done = oc.solve(path, field, z0, "rk4", precision=precision, outputs="knots")
     done.z.square().mean().backward()
     return done, [parameter.grad for parameter in field.parameters()]
 
 
 @pytest.mark.gpu
 @on_hopper
-def test_clusters_say_so_repeat_bit_for_bit_and_agree_with_triton(monkeypatch):
-    first, first_g = solved()
-    again, again_g = solved()
+@pytest.mark.parametrize("sees_path", [False, True])
+def test_clusters_say_so_repeat_bit_for_bit_and_agree_with_triton(monkeypatch, sees_path):
+    first, first_g = solved(sees_path=sees_path)
+    again, again_g = solved(sees_path=sees_path)
     assert "by thread-block clusters" in first.reason
     assert torch.equal(first.z, again.z)
     assert all(torch.equal(a, b) for a, b in zip(first_g, again_g, strict=True))
     monkeypatch.setenv(clusters.SWITCH, "0")
-    other, other_g = solved()
+    other, other_g = solved(sees_path=sees_path)
     assert "clusters" not in other.reason
-    torch.testing.assert_close(first.z, other.z, rtol=0, atol=3e-3)
+    if sees_path:
+        # X makes states larger, and their rounding: it is judged by what it costs in Triton's kernels.
+        exact = solved(sees_path=True, precision="highest")[0].z
+        assert (first.z - exact).abs().max() < 2 * (other.z - exact).abs().max()
+    else:
+        torch.testing.assert_close(first.z, other.z, rtol=0, atol=3e-3)
     for a, b in zip(first_g, other_g, strict=True):
         assert (a - b).norm() < 2e-2 * b.norm()
 
 
 @pytest.mark.gpu
 @on_hopper
-def test_an_edit_of_the_future_leaves_the_past_unchanged_bit_for_bit():
-    whole, _ = solved()
-    edited, _ = solved(edit=7)
+@pytest.mark.parametrize("sees_path", [False, True])
+def test_an_edit_of_the_future_leaves_the_past_unchanged_bit_for_bit(sees_path):
+    whole, _ = solved(sees_path=sees_path)
+    edited, _ = solved(edit=7, sees_path=sees_path)
     # Knot 2 r is row r; row 7 is the first that differs.
     assert torch.equal(whole.z[:, : 2 * 7], edited.z[:, : 2 * 7])
     assert not torch.equal(whole.z[:, 2 * 7 :], edited.z[:, 2 * 7 :])

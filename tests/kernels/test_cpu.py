@@ -101,11 +101,10 @@ CASES = {
 
 
 @pytest.fixture(params=CASES)
-def case(request):
+def case(request, rng):
     kind, pieces, channels, hidden, width, depth, activation, method, steps, most, driven, final = (
         CASES[request.param]
     )
-    rng = np.random.default_rng()
     drive_width = width if driven else None
     if kind == "rectilinear":
         path = random_rectilinear(rng, pieces, channels, width=drive_width, most_steps=most)
@@ -120,7 +119,7 @@ def case(request):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-10), (np.float32, 2e-4)])
-def test_states_and_gradients_are_those_of_plain_torch(case, dtype, tolerance):
+def test_states_and_gradients_are_those_of_plain_torch(case, dtype, tolerance, rng):
     weights, path, z0, method, steps, activation, final = case
     tensors, t_path, t_z0 = as_tensors(weights), as_tensors(path), as_tensors(z0)
     want = reference(tensors, t_path, t_z0, method, steps, activation, final)
@@ -132,7 +131,7 @@ def test_states_and_gradients_are_those_of_plain_torch(case, dtype, tolerance):
     assert z.dtype == dtype
     assert relative(z, want) < tolerance / 10
 
-    gz = np.random.default_rng().normal(size=z.shape)
+    gz = rng.normal(size=z.shape)
     (want * torch.tensor(gz)).sum().backward()
     got_z0, got, got_path = cpu.backward(
         gz,
@@ -163,7 +162,7 @@ def test_states_and_gradients_are_those_of_plain_torch(case, dtype, tolerance):
         assert relative(got_path.drive, t_path["drive"].grad) < tolerance
 
 
-def test_contributions_are_those_of_the_stages_and_add_up(case):
+def test_contributions_are_those_of_the_stages_and_add_up(case, rng):
     weights, path, z0, method, steps, activation, final = case
     record = {}
     reference(
@@ -176,7 +175,7 @@ def test_contributions_are_those_of_the_stages_and_add_up(case):
         final,
         record,
     )
-    projection = np.random.default_rng().normal(size=(2, z0.shape[1]))
+    projection = rng.normal(size=(2, z0.shape[1]))
     field, fused = (
         pack(weights, np.float64, activation=activation, final=final),
         make_path(path, np.float64),
@@ -197,7 +196,7 @@ def test_contributions_are_those_of_the_stages_and_add_up(case):
 @pytest.fixture(scope="module")
 def batch():
     """70 ragged streams in float32 with steps that differ, hidden and width away from any vector's length."""
-    rng = np.random.default_rng()
+    rng = np.random.default_rng(np.random.randint(2**31))
     pieces = np.sort(rng.integers(0, 12, 70))[::-1]
     pieces[:3] = 12
     path = random_rectilinear(rng, list(pieces), 6, width=13, rate=0.4, most_steps=3)
@@ -233,11 +232,11 @@ def test_a_stream_is_the_same_bits_alone_and_in_any_company(batch):
         np.testing.assert_array_equal(alone, whole[: len(alone), streams])
 
 
-def test_gradients_of_a_stream_do_not_depend_on_its_company(batch):
+def test_gradients_of_a_stream_do_not_depend_on_its_company(batch, rng):
     field, path, z0, method = batch
     fused = make_path(path, np.float32)
     z = cpu.forward(field, fused, z0, method, steps=2)
-    gz = np.random.default_rng().normal(size=z.shape).astype(np.float32)
+    gz = rng.normal(size=z.shape).astype(np.float32)
     options = {"steps": 2, "path_gradient": True, "drive_gradient": True}
     g_z0, g_field, g_path = cpu.backward(gz, z, field, fused, method, threads=2, **options)
     again = cpu.backward(gz, z, field, fused, method, threads=2, **options)
@@ -268,11 +267,11 @@ def test_the_future_changes_nothing_before_it(batch):
     assert (z[8] != whole[8]).any()
 
 
-def entries_of(path, row):
+def entries_of(path, row, rng):
     """The moved entries of one row, grouped by stream, in a random order within it."""
     pointer, channel, dx = [0], [], []
     for stream in range(len(path["pieces"])):
-        moved = np.random.default_rng().permutation(np.flatnonzero(path["moved"][row, :, stream]))
+        moved = rng.permutation(np.flatnonzero(path["moved"][row, :, stream]))
         channel += list(moved + 1)
         dx += list(path["dx"][row, moved, stream])
         pointer.append(len(channel))
@@ -280,7 +279,7 @@ def entries_of(path, row):
 
 
 @pytest.mark.parametrize("driven", [False, True])
-def test_advancing_row_by_row_is_bitwise_the_whole_history(batch, driven):
+def test_advancing_row_by_row_is_bitwise_the_whole_history(batch, driven, rng):
     field, path, z0, method = batch
     path = dict(path, pieces=np.full(70, 12), drive=path["drive"] if driven else None)
     whole = cpu.forward(field, make_path(path, np.float32), z0, method, steps=2, threads=2)
@@ -288,7 +287,7 @@ def test_advancing_row_by_row_is_bitwise_the_whole_history(batch, driven):
     for row in range(6):
         drive = path["drive"][2 * row : 2 * row + 3].astype(np.float32) if driven else None
         options = {"time_steps": path["time_steps"][row], "drive": drive}
-        dt, entries = path["dt"][row].astype(np.float32), entries_of(path, row)
+        dt, entries = path["dt"][row].astype(np.float32), entries_of(path, row, rng)
         middle, new = cpu.advance(field, method, z, dt, *entries, steps=2, threads=2, **options)
         np.testing.assert_array_equal(middle, whole[2 * row + 1])
         np.testing.assert_array_equal(new, whole[2 * row + 2])
@@ -395,14 +394,14 @@ def test_the_package_does_not_import_numba():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_what_would_read_beyond_an_array_is_refused(batch):
+def test_what_would_read_beyond_an_array_is_refused(batch, rng):
     field, path, z0, method = batch
     with pytest.raises(ValueError, match="longest stream first"):
         cpu.rectilinear([1, 2], np.ones((1, 2)), np.ones((1, 1, 2)))
     with pytest.raises(ValueError, match="channels"):
         cpu.forward(
             field,
-            make_path(random_rectilinear(np.random.default_rng(), [2], 4), np.float32),
+            make_path(random_rectilinear(rng, [2], 4), np.float32),
             z0[:1],
             method,
         )

@@ -20,7 +20,7 @@ GROUPS = {
     "fine_deep": ["fine_rows_deep"],
     "solved": ["solved"],
     "alone": ["alone_deep", "many_alone", "alone_several_blocks", "softplus_midpoint", "high"],
-    "driven": ["driven_own_steps", "alone_driven"],
+    "driven": ["driven_own_steps", "alone_driven", "own_steps_in_tiles"],
     "dense": ["dense_linear", "dense_cubic", "dense_counts", "dense_high", "dense_by_itself"],
     "dense_or_not": ["dense_alike", "dense_some_legs", "dense_many_streams", "dense_data"],
     "dense_cubic": ["dense_nodes", "dense_wide_cubic", "dense_cubic_data", "dense_linear_data"],

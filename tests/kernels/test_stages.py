@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="GPU kernels are for Linux")
 
 from onlinecde.kernels import capturing  # noqa: E402
-from onlinecde.kernels.gpu import compiling, stage_by_stage, stage_plan  # noqa: E402
+from onlinecde.kernels.gpu.hopper import compiling, stage_by_stage, stage_plan  # noqa: E402
 from onlinecde.kernels.gpu.packing import Legs, pack_table  # noqa: E402
 from onlinecde.solvers.fields import MLPVectorField  # noqa: E402
 from onlinecde.solvers.tableau import tableau  # noqa: E402

@@ -1,5 +1,7 @@
 """In bfloat16, and under autocast, models work and stay close to what they are in float32."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -64,3 +66,42 @@ def test_in_bfloat16(name, settings):
         x = batch.values[:, 0].nan_to_num()
         state = small.observe(small.init_state(4), batch.times[:, 0], x)
         assert small.predict(state, batch.times[:, 0] + 1).isfinite().all()
+
+
+HALVES = {torch.bfloat16: 256, torch.float16: 2048}
+"""Where counts that are kept in a half stop: one more is the same number"""
+
+
+@pytest.mark.parametrize(("dtype", "stop"), HALVES.items(), ids=str)
+@pytest.mark.parametrize("count_scale", ["linear", "log"])
+def test_live_counts_go_on_as_those_of_a_whole_series_do(dtype, stop, count_scale):
+    rows = stop + 20
+    torch.manual_seed(0)
+    model = oc.NeuralCDE(1, hidden=2, width=2, count_scale=count_scale, count_gain=0.01).to(dtype)
+    times = torch.arange(float(rows), dtype=torch.float64)[None] / 64
+    batch = oc.SeriesBatch.from_padded(times, torch.ones(1, rows, 1)).to(dtype=dtype)
+    path = model.path(batch)
+    with torch.no_grad():
+        state = model.observe(model.init_state(), times[:, stop - 6], [[1.0]])
+        state = replace(state, counts=torch.full_like(state.counts, stop - 5.0))
+        for row in range(stop - 5, rows):
+            state = model.observe(state, times[:, row], [[1.0]])
+            again = model.observe(state, times[:, row], [[1.0]])
+            assert torch.equal(again.counts, state.counts), "the same instant counts once"
+            assert state.counts.item() == row + 1
+            x = model.row(state.time, state.values, state.counts)
+            assert torch.equal(x, path.rows[:, row]), f"row {row}"
+
+
+def test_a_long_stream_in_bfloat16_comes_to_what_its_batch_comes_to():
+    torch.manual_seed(0)
+    model = oc.NeuralCDE(1, hidden=4, width=4, count_gain=0.1).bfloat16().eval()
+    rows = 330
+    times = torch.arange(float(rows), dtype=torch.float64)[None] / 64
+    values = torch.randn(1, rows, 1).cumsum(1) / 10
+    with torch.no_grad():
+        state = model.init_state()
+        for row in range(rows):
+            state = model.observe(state, times[:, row], values[:, row])
+        wanted = model(oc.SeriesBatch.from_padded(times, values), final=True)
+        torch.testing.assert_close(model.predict(state), wanted, rtol=0.01, atol=0.01)

@@ -173,16 +173,15 @@ def same_state(one, other):
 
 
 @pytest.mark.parametrize("grad", [False, True], ids=["live", "grad"])
-def test_events_of_one_instant_in_any_order_leave_the_same_stamps(grad):
+def test_events_of_one_instant_in_any_order_leave_the_same_stamps(grad, rng):
     model, batch = made(lengths=(5,), observed=1.0)
-    random = np.random.default_rng()
     with torch.set_grad_enabled(grad):
         whole = parts = model.init_state(1)
         for row in range(5):
             t, x = batch.times[:, row], batch.values[:, row].clone()
-            x[0, random.integers(CHANNELS)] = NAN
+            x[0, rng.integers(CHANNELS)] = NAN
             whole = model.observe(whole, t, x)
-            for channel in random.permutation(CHANNELS):
+            for channel in rng.permutation(CHANNELS):
                 alone = torch.full_like(x, NAN)
                 alone[0, channel] = x[0, channel]
                 parts = model.observe(parts, t, alone)

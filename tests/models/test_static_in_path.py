@@ -131,12 +131,12 @@ def test_live_it_holds_what_the_model_of_channels_observed_once_holds(dtype, set
 
 
 @pytest.mark.parametrize("grad", [False, True], ids=["live", "grad"])
-def test_the_first_instant_may_come_in_parts(grad):
+def test_the_first_instant_may_come_in_parts(grad, rng):
     model, batch = made(lengths=(4,), observed=1.0)
     with torch.set_grad_enabled(grad):
         whole = follow(model, batch, 1)
         parts = model.init_state(1, batch.static)
-        for channel in np.random.default_rng().permutation(CHANNELS):
+        for channel in rng.permutation(CHANNELS):
             x = torch.full((1, CHANNELS), torch.nan, dtype=model.dtype)
             x[0, channel] = batch.values[0, 0, channel]
             parts = model.observe(parts, batch.times[:, 0], x)
@@ -249,18 +249,15 @@ def test_an_engine_follows_streams_with_their_static_features(tmp_path):
             np.testing.assert_allclose(said[stream], model(alone)[0], rtol=1e-5, atol=1e-5)
 
 
-def test_training_scales_static_features_once_in_the_encoding():
+def test_training_scales_static_features_once_in_the_encoding(rng):
     from onlinecde.training.folding import Scales, learn_scales
 
     model, batch = made()
     assert learn_scales(model, batch, torch.zeros(4), target=False) == Scales()
-    random = np.random.default_rng()
-    level = random.normal(size=150)
-    static = np.stack([900 + 5 * level, random.normal(size=150)], 1)
-    times = [random.uniform(0.5, 1.5, 4).cumsum() for _ in level]
-    values = [
-        np.where(random.random((4, 1)) < 0.7, random.normal(size=(4, 1)), np.nan) for _ in times
-    ]
+    level = rng.normal(size=150)
+    static = np.stack([900 + 5 * level, rng.normal(size=150)], 1)
+    times = [rng.uniform(0.5, 1.5, 4).cumsum() for _ in level]
+    values = [np.where(rng.random((4, 1)) < 0.7, rng.normal(size=(4, 1)), np.nan) for _ in times]
     series = oc.SeriesBatch.from_arrays(times, values, torch.tensor(static, dtype=torch.float32))
     task = oc.data.Task.build(
         "level", series, (level > 0).astype(float), kind="binary", per="stream"

@@ -20,7 +20,7 @@ SETTINGS = [
 
 def made(lengths=(6,) * 5, dtype=D, **settings):
     """A model whose steps stand where its numbers are, and a batch."""
-    random = np.random.default_rng()
+    random = np.random.default_rng(np.random.randint(2**31))
     static = settings.get("static", 0)
     model = oc.NeuralCDE(
         CHANNELS, 5, 7, kind="binary", readout_sees_path=True, readout_steps=40, **settings
@@ -37,12 +37,11 @@ def made(lengths=(6,) * 5, dtype=D, **settings):
     return model, batch
 
 
-def test_steps_rise_in_straight_lines_and_add_up():
-    random = np.random.default_rng()
-    place, low = random.integers(0, 4, 9), random.normal(size=9)
-    high, height = low + random.uniform(0.1, 2, 9), random.normal(size=9)
+def test_steps_rise_in_straight_lines_and_add_up(rng):
+    place, low = rng.integers(0, 4, 9), rng.normal(size=9)
+    high, height = low + rng.uniform(0.1, 2, 9), rng.normal(size=9)
     steps = Steps(4, 12).double()
-    numbers = torch.tensor(random.normal(size=(50, 4)) * 2)
+    numbers = torch.tensor(rng.normal(size=(50, 4)) * 2)
     before = torch.randn(50, 1, dtype=D)
     assert torch.equal(steps.beside(before, numbers), before), "nothing is laid yet"
     steps.put(0.3, place.tolist(), low.tolist(), high.tolist(), height.tolist())

@@ -45,6 +45,10 @@ def cases(seed):
             {"model_settings": SIZES, **how, "class_weights": "balanced", "batch_size": 4},
         ),
         "numbers": (regression, "gru-d", {"model_settings": {"hidden": 5}, **how, "average": 0.0}),
+        "ahead": (
+            binary, "neural-cde",
+            {"model_settings": SIZES, **how, "horizons": (2.0, float("inf")), "horizon_weight": 1.0},
+        ),
         "rounded": (binary, "neural-cde", {"model_settings": SIZES, **how, "dtype": "float32"}),
     }  # fmt: skip
 

@@ -31,7 +31,7 @@ def fits(tmp_path_factory):
     return json.loads(json.dumps(alone)), json.loads(told[0][0])
 
 
-CASES = ["rows", "classes", "numbers", "rounded"]
+CASES = ["rows", "classes", "numbers", "ahead", "rounded"]
 
 
 @pytest.mark.parametrize("case", CASES)

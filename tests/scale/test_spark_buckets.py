@@ -92,9 +92,8 @@ def random_rows(random, streams, rows):
     ]
 
 
-def test_a_micro_batch_run_again_comes_to_the_same_in_any_order(tmp_path):
-    random = np.random.default_rng()
-    events = frame(random_rows(random, ["a", "bb", "c"], 5))
+def test_a_micro_batch_run_again_comes_to_the_same_in_any_order(tmp_path, rng):
+    events = frame(random_rows(rng, ["a", "bb", "c"], 5))
     events = pd.concat([events, events.iloc[:3].assign(value=7.0)])
     found = []
     for _ in range(3):
@@ -108,10 +107,10 @@ def test_a_micro_batch_run_again_comes_to_the_same_in_any_order(tmp_path):
     assert len(found[0][1]) == 3
 
 
-def test_neighbours_on_a_page_stay_as_they_are(tmp_path):
-    random, handle = np.random.default_rng(), Handle()
+def test_neighbours_on_a_page_stay_as_they_are(tmp_path, rng):
+    handle = Handle()
     one = processor(tmp_path / "model", handle)
-    taken(one, frame(random_rows(random, ["a", "c", "e", "bb"], 3)))
+    taken(one, frame(random_rows(rng, ["a", "c", "e", "bb"], 3)))
     before, pages = parcels(handle), dict(handle.pages)
     taken(one, frame([("c", 9.0, "hr", 1.0)]))
     after = parcels(handle)
@@ -119,15 +118,15 @@ def test_neighbours_on_a_page_stay_as_they_are(tmp_path):
     assert [key for key in pages if handle.pages[key] == pages[key]] == [(0,)]
 
 
-def test_state_does_not_grow_with_history_and_is_the_engines(tmp_path):
+def test_state_does_not_grow_with_history_and_is_the_engines(tmp_path, rng):
     """Row by row, some late: what is kept is bounded by the lateness and `checkpoint_rows`."""
-    random, handle = np.random.default_rng(), Handle()
+    handle = Handle()
     one = processor(tmp_path / "model", handle, lateness=3.0, checkpoint_rows=4)
     engine = Engine(tmp_path / "model", lateness=3.0)
     sizes = []
     for time in range(120):
-        late = float(max(0, time - random.integers(0, 4))) - random.integers(2) / 2
-        events = [("a", float(time), "hr", float(random.standard_normal())), ("a", late, "bp", 0.5)]
+        late = float(max(0, time - rng.integers(0, 4))) - rng.integers(2) / 2
+        events = [("a", float(time), "hr", float(rng.standard_normal())), ("a", late, "bp", 0.5)]
         said = taken(one, frame(events))
         receipts = engine.apply([Event(*e) for e in sorted(events, key=lambda e: e[1])])
         assert (said["kind"] == "refused").sum() == receipts.counts["refused"]

@@ -1,5 +1,7 @@
 """Bulk scoring gives what `model(batch)` gives, for any control, and loses nothing that is wrong."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from spark_jobs import delivered, events_of, ward_model, without_static
 import onlinecde as oc
 from onlinecde.data.ward import simulate_ward
 from onlinecde.scale.spark import SparkError, bulk, score
+from onlinecde.series import Schema, StaticColumn
 from onlinecde.streaming.identity import named_model
 
 pytestmark = pytest.mark.filterwarnings(
@@ -33,11 +36,10 @@ def compared(found, model, series):
             )
 
 
-def test_a_lake_is_scored_as_one_batch(spark, tmp_path):
-    random = np.random.default_rng()
-    model, series = ward_model(tmp_path / "model", streams=30, seed=int(random.integers(1000)))
+def test_a_lake_is_scored_as_one_batch(spark, tmp_path, rng):
+    model, series = ward_model(tmp_path / "model", streams=30, seed=int(rng.integers(1000)))
     static = {f"bed {n}": series.static[n].tolist() for n in range(len(series))}
-    events = delivered(random, events_of(series), late=50.0)
+    events = delivered(rng, events_of(series), late=50.0)
     strange = [("bed 0", 1.0, "no such", 1.0), ("bed 1", float("nan"), series.channels[0], 1.0)]
     lake = [(*one, static[one[0]]) for one in [*events, *strange]]
     lake += [("bed 99", 0.0, series.channels[0], 1.0, [1.0])]
@@ -68,7 +70,7 @@ def test_models_that_need_the_whole_series_are_scored_too(spark, tmp_path):
     compared({(row.stream, row.time): row for row in found}, model, series)
 
 
-def test_streams_are_whole_however_frames_are_cut(tmp_path, monkeypatch):
+def test_streams_are_whole_however_frames_are_cut(tmp_path, monkeypatch, rng):
     """The last stream of a frame waits for the next one; the last by `order` counts."""
     pd = pytest.importorskip("pandas")
     series = without_static(simulate_ward(9, seed=5, hours=6.0).task.series)
@@ -79,8 +81,7 @@ def test_streams_are_whole_however_frames_are_cut(tmp_path, monkeypatch):
     events["order"] = 1
     wrong = events.assign(order=0, value=events["value"] + 3.0)
     lake = pd.concat([events, wrong]).sort_values("stream", kind="stable")
-    random = np.random.default_rng()
-    cuts = np.sort(random.integers(0, len(lake), 6))
+    cuts = np.sort(rng.integers(0, len(lake), 6))
     frames = [lake.iloc[a:b] for a, b in zip([0, *cuts], [*cuts, len(lake)], strict=True)]
     monkeypatch.setattr(bulk, "EVENTS_TOGETHER", 50)
     told = named_model(tmp_path / "model").hash
@@ -95,3 +96,20 @@ def test_a_lake_without_the_columns_is_refused_on_the_driver(spark, tmp_path):
     )
     with pytest.raises(SparkError, match=r"no column 'value' for value \(they have stream, time"):
         score(lake, tmp_path / "model")
+
+
+def test_static_features_come_raw_and_by_name(spark, tmp_path):
+    """What is absent or unknown is missing, as it is live."""
+    series = without_static(simulate_ward(6, seed=4, hours=4.0).task.series)[:3]
+    torch.manual_seed(0)
+    model = oc.NeuralCDE(len(series.channels), 5, 5, 1, static=3, kind="binary").eval()
+    columns = (StaticColumn("age", fill=60.0), StaticColumn("sex", categories=("f", "m")))
+    model.schema = Schema(series.channels, columns)
+    oc.save(model, tmp_path / "model")
+    facts = [{"age": 70.0, "sex": "m"}, {"age": None, "sex": "f"}, {"age": 50.0, "sex": "x"}]
+    lake = [(*one, facts[int(one[0].split()[1])]) for one in events_of(series)]
+    frame = spark.createDataFrame(lake, COLUMNS + ", facts struct<age: double, sex: string>")
+    found = score(frame, tmp_path / "model", static="facts").collect()
+    encoded = torch.tensor([[70.0, 0.0, 1.0], [60.0, 1.0, 0.0], [50.0, 0.0, 0.0]])
+    whole = replace(series, static=encoded, features=model.schema.features)
+    compared({(row.stream, row.time): row for row in found}, model, whole)

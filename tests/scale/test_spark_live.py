@@ -48,12 +48,11 @@ def newest(rows):
     return found
 
 
-def test_a_job_is_the_engine_is_the_model(spark, tmp_path):
+def test_a_job_is_the_engine_is_the_model(spark, tmp_path, rng):
     """Late, shuffled and repeated events over several micro-batches."""
-    random = np.random.default_rng()
-    model, series = ward_model(tmp_path / "model", seed=int(random.integers(1000)))
+    model, series = ward_model(tmp_path / "model", seed=int(rng.integers(1000)))
     static = {f"bed {n}": series.static[n].tolist() for n in range(len(series))}
-    batches = in_parts(delivered(random, events_of(series)), 3)
+    batches = in_parts(delivered(rng, events_of(series)), 3)
     strange = [
         ("bed 0", 0.5, "no such", 1.0),
         ("bed 1", 1e9, "lactate", 1.0),
@@ -158,12 +157,11 @@ def test_answers_between_rows_come_with_the_watermark(spark, tmp_path):
         np.testing.assert_allclose(between[place]["outputs"], offline.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_killed_driver_goes_on_from_its_checkpoint(spark, tmp_path):
+def test_a_killed_driver_goes_on_from_its_checkpoint(spark, tmp_path, rng):
     """kill -9 in the middle of a micro-batch: nothing is lost and nothing comes twice."""
-    random = np.random.default_rng()
-    _, series = ward_model(tmp_path / "model", streams=12, seed=int(random.integers(1000)))
+    _, series = ward_model(tmp_path / "model", streams=12, seed=int(rng.integers(1000)))
     static = {f"bed {n}": series.static[n].tolist() for n in range(len(series))}
-    batches = in_parts(delivered(random, events_of(series)), 6)
+    batches = in_parts(delivered(rng, events_of(series)), 6)
     write_batches(tmp_path / "in", batches, static)
     log = tmp_path / "checkpoint"
     with (tmp_path / "errors").open("w") as errors:

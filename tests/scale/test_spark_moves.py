@@ -31,12 +31,11 @@ pytestmark = pytest.mark.filterwarnings(
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
-def test_streams_move_from_engine_to_job_and_back(spark, tmp_path):
+def test_streams_move_from_engine_to_job_and_back(spark, tmp_path, rng):
     """Followed by an engine, then by a job, then by another engine: as if by one engine all along."""
-    random = np.random.default_rng()
-    _, series = ward_model(tmp_path / "model", seed=int(random.integers(1000)), hours=24.0)
+    _, series = ward_model(tmp_path / "model", seed=int(rng.integers(1000)), hours=24.0)
     static = {f"bed {n}": series.static[n].tolist() for n in range(len(series))}
-    first, second, third = _one_late(in_parts(delivered(random, events_of(series)), 3))
+    first, second, third = _one_late(in_parts(delivered(rng, events_of(series)), 3))
     engine, _ = followed(tmp_path / "model", [first], static, lateness=1.0)
     begun = [(name, engine.export(name)) for name in engine.overview().streams]
     write_batches(tmp_path / "in", [second], static)

@@ -109,6 +109,20 @@ def test_unix_seconds_stay_apart():
     )
 
 
+def test_static_features_come_raw_with_gaps_and_texts():
+    static = pl.DataFrame({"stay": [3, 5, 7], "age": [30, None, 70], "sex": ["f", None, "m"]})
+    batch = SeriesBatch.from_long(EVENTS, static=static, **LONG)
+    assert batch.features == ("age", "sex=f", "sex=m")
+    assert batch.static.tolist() == [[70, 0, 1], [30, 1, 0]]
+    assert batch[1].raw_static.columns["sex"].tolist() == ["f"]
+    both = SeriesBatch.concatenate([batch[1], batch[0]])
+    assert both.raw_static.columns["age"].tolist() == [30, 70]
+    wider = static.filter(pl.col("stay") != 3).with_columns(stay=pl.Series([3, 7]))
+    batch = SeriesBatch.from_long(EVENTS, static=wider, **LONG)
+    assert batch.features == ("age", "age_missing", "sex=m")
+    assert batch.static.tolist() == [[70, 0, 1], [70, 1, 0]]
+
+
 def test_static_features_follow_their_stream():
     static = pa.table({"stay": [3, 5, 7], "age": [30, 50, 70], "sex": [0.0, 1.0, 1.0]})
     batch = SeriesBatch.from_long(EVENTS, static=static, **LONG)

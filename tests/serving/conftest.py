@@ -67,10 +67,13 @@ def free_port():
 
 
 class Process:
-    """`onlinecde serve` in a process of its own."""
+    """`onlinecde serve` in a process of its own, with at most `files` open files, once it is ready."""
 
-    def __init__(self, model, store, port, *options):
+    def __init__(self, model, store, port, *options, files=None):
         start = "from onlinecde.cli import main; main()"
+        if files is not None:
+            limit = f"resource.setrlimit(resource.RLIMIT_NOFILE, ({files // 2}, {files}))"
+            start = f"import resource; {limit}; {start}"
         self.port, self.url = port, f"http://127.0.0.1:{port}"
         self.command = [sys.executable, "-c", start, "serve", str(model), "--store", str(store)]
         self.command += ["--port", str(port), *options]
@@ -82,7 +85,7 @@ class Process:
         for _ in range(600):
             with (
                 contextlib.suppress(OSError),
-                urllib.request.urlopen(f"{self.url}/healthz") as answer,
+                urllib.request.urlopen(f"{self.url}/readyz") as answer,
             ):
                 assert answer.status == 200
                 return
@@ -102,8 +105,8 @@ class Process:
 def serve_process(model_folder, tmp_path, free_port):
     held = []
 
-    def begin(*options):
-        one = Process(model_folder, tmp_path / "live.db", free_port, *options)
+    def begin(*options, model=model_folder, files=None):
+        one = Process(model, tmp_path / "live.db", free_port, *options, files=files)
         held.append(one)
         return one
 

@@ -1,8 +1,12 @@
+import contextlib
+import json
 import re
+import signal
+import time
 
 import httpx
 import pytest
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from onlinecde.serving import ServeSettings, ServingError, TokenBook, create_app
@@ -60,7 +64,7 @@ def test_the_table_has_every_route(start):
     client, *_ = start()
     told = client.get("/openapi.json").json()["paths"]
     listed = {(m.upper(), p) for p, methods in told.items() for m in methods}
-    assert listed <= tried | {("GET", "/healthz")}
+    assert listed <= tried | {("GET", "/healthz"), ("GET", "/readyz")}
 
 
 @pytest.mark.parametrize(("method", "path", "scope"), ROUTES)
@@ -252,3 +256,76 @@ def test_tokens_are_kept_as_hashes_only(tmp_path):
         file.write_text(content)
         with pytest.raises(ServingError):
             TokenBook.read(file)
+
+
+def test_sighup_reloads_tokens_and_breaks_no_connection(serve_process, tmp_path):
+    book, file = TokenBook(), tmp_path / "tokens.json"
+    old, kept = book.add("old", ["read", "write"]), book.add("kept", ["read", "write"])
+    book.write(file)
+    server = serve_process("--tokens", str(file))
+
+    def status(token):
+        headers = {"authorization": f"Bearer {token}"}
+        return client.get("/v1/model", headers=headers).status_code
+
+    def reload():
+        server.process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+
+    live = server.url.replace("http", "ws") + "/v1/live"
+    with (
+        httpx.Client(base_url=server.url, timeout=60) as client,
+        connect(live, additional_headers={"authorization": f"Bearer {kept}"}) as stays,
+        connect(live, additional_headers={"authorization": f"Bearer {old}"}) as goes,
+    ):
+        assert status(old) == status(kept) == 200
+        before = client._transport._pool.connections[0]
+        book.remove("old")
+        new = book.add("new", ["read"])
+        book.write(file)
+        assert status(new) == 401
+        reload()
+        assert (status(old), status(kept), status(new)) == (401, 200, 200)
+        for broken in ("", "{", '{"version": 1, "tokens": []}'):
+            file.write_text(broken)
+            reload()
+            assert (status(old), status(kept), status(new)) == (401, 200, 200)
+        assert client._transport._pool.connections == [before], "the connection was dropped"
+        stays.send(json.dumps(EVENT))
+        assert '"receipt"' in stays.recv(timeout=10)
+        goes.send(json.dumps({**EVENT, "stream": "b"}))
+        with pytest.raises(ConnectionClosed) as closed:
+            goes.recv(timeout=10)
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4401, "token_revoked")
+        headers = {"authorization": f"Bearer {kept}"}
+        assert client.get("/v1/streams", headers=headers).json()["total"] == 1
+    lines = [
+        json.loads(line) for line in server.end(signal.SIGTERM)[1].splitlines() if line[:1] == "{"
+    ]
+    told = [line["event"] for line in lines if "token" in line["event"]]
+    assert told == ["tokens reloaded", *["tokens not reloaded"] * 3]
+
+
+def test_neither_paths_nor_queries_nor_names_of_streams_reach_the_log(serve_process):
+    server = serve_process("--log-requests")
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        client.post("/v1/events?answers=true&hidden=1", json={**EVENT, "stream": "secret patient"})
+        client.get("/v1/streams/secret%20patient?hidden=1")
+        client.get("/v1/streams", params={"search": "secret", "hidden": "1"})
+        client.get("/secret/hidden")
+    address = server.url.replace("http", "ws")
+    with connect(f"{address}/v1/live?hidden=1") as socket:
+        socket.send('{"subscribe": ["secret patient"]}')
+        assert "secret patient" in socket.recv(timeout=5)
+    for path in ("/v1/streams/secret%20patient", "/secret?hidden=1"):
+        with (
+            contextlib.suppress(InvalidStatus, ConnectionClosed),
+            connect(address + path) as socket,
+        ):
+            socket.recv(timeout=5)
+    told = server.end(signal.SIGTERM)[1]
+    assert "secret" not in told
+    assert "hidden" not in told
+    routes = [json.loads(line).get("route") for line in told.splitlines() if line[:1] == "{"]
+    for route in ("/v1/events", "/v1/streams/{stream}", "/v1/live", "none"):
+        assert route in routes

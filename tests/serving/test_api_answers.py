@@ -38,8 +38,8 @@ def offline(model, told, stream):
         return batch, model(batch)[0].double().numpy()
 
 
-def test_answers_are_the_offline_models(start, small_model):
-    told = made_rows(np.random.default_rng(), 3, 12)
+def test_answers_are_the_offline_models(start, small_model, rng):
+    told = made_rows(rng, 3, 12)
     client, *_ = start(clock_speed=1e-9)
     for row in told:
         answer = client.post("/v1/events", json=row, params={"answers": True})

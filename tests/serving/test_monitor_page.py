@@ -3,6 +3,7 @@
 import httpx
 import numpy as np
 import pytest
+import torch
 
 import onlinecde as oc
 from onlinecde.serving import ServeSettings, TokenBook, create_app, in_background
@@ -268,3 +269,32 @@ def test_labels_do_not_overlap_for_one_row_and_long_names(start, page):
         inside, box = page.locator(".moves .what").first.bounding_box(), value.bounding_box()
         assert box["width"] > 10
         assert box["x"] + box["width"] <= inside["x"] + inside["width"] + 0.5
+
+
+def test_a_regression_is_shown_in_its_own_numbers_with_its_line_on_the_chart(start, page):
+    model = oc.NeuralCDE(len(CHANNELS), 8, 8, 1, 2, kind="regression").eval()
+    with torch.no_grad():
+        model.head.layers.bias.copy_(torch.tensor([3.0, -30.0]))
+    engine = Engine(model, channels=CHANNELS, threshold=-45.0, output=1)
+    client, _, url = start(
+        engine=engine, threshold=-45.0, output=1, classes=("SOFA", "platelets"), clock_speed=1e-9
+    )
+    client.post("/v1/events", json=rows(2))
+    page.goto(url)
+    page.wait_for_selector("tr[data-stream]")
+    told = client.get("/v1/streams").json()["streams"]
+    found = {name: number for name, number, _ in shown(page)}
+    assert found == pytest.approx({one["stream"]: one["predicted"]["platelets"] for one in told})
+    assert page.locator("tr.alarmed").count() == len(told) == 2
+    assert page.locator("th.c-risk").text_content() == "platelets now"
+    page.goto(f"{url}/#/stream/bed%201")
+    page.wait_for_selector(".risk-chart .now-dot")
+    height = page.evaluate("document.querySelector('.risk-chart').viewBox.baseVal.height")
+    for mark, name in ((".threshold", "y1"), (".risk-chart .now-dot", "cy")):
+        assert 0 < float(page.locator(mark).get_attribute(name)) < height - 20, mark
+    seen = page.eval_on_selector_all(
+        ".seen-at", "all => all.map(one => Number(one.getAttribute('cy')))"
+    )
+    assert len(seen) == 6
+    assert all(0 < y < height - 20 for y in seen), "the curve leaves the chart"
+    assert page.complaints == []

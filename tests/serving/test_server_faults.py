@@ -58,6 +58,9 @@ class Sender(threading.Thread):
                     time.sleep(0.05)
                     continue
                 told = answer.json()
+                if answer.status_code == 503 and told["error"]["code"] == "starting":
+                    time.sleep(0.05)
+                    continue
                 assert answer.status_code == 200, told
                 # Sent again after a kill, it is a duplicate if it was committed before.
                 assert told["counts"]["applied"] + told["counts"]["duplicate"] == told["events"]

@@ -440,18 +440,38 @@ def test_a_state_changed_in_place_is_noticed(settings):
         loss.backward()
 
 
-@pytest.mark.parametrize("settings", [EXACT_TORCH, {}, ADAPTIVE], ids=["torch", "auto", "adaptive"])
-def test_second_derivatives_are_refused_rather_than_wrong(settings):
-    path = build("linear", random_batch((3, 3)))
-    field, z0 = mlp(path), start(path).requires_grad_()
-    (g,) = torch.autograd.grad(
-        solve(path, field, z0, **settings).z.square().sum(), z0, create_graph=True
-    )
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        g.sum().backward()
-    recorded = solve(path, field, z0, gradient="backprop").z
-    (g,) = torch.autograd.grad(recorded.square().sum(), z0, create_graph=True)
-    g.sum().backward()
+TWICE = {
+    "torch": EXACT_TORCH,
+    "auto": {},
+    "adaptive": ADAPTIVE,
+    "adjoint": {"gradient": "adjoint"},
+    "adaptive adjoint": {**ADAPTIVE, "gradient": "adjoint"},
+}
+
+
+@pytest.mark.parametrize("settings", TWICE.values(), ids=TWICE)
+@pytest.mark.parametrize("own", [False, True], ids=["mlp", "own field"])
+def test_second_derivatives_are_refused_rather_than_wrong(settings, own):
+    """At once: were the loss linear in z, a penalty on its gradient would silently have no gradient."""
+    path = build("rectilinear", random_batch((3, 3), observed=0.7))
+    field = OwnModule(3, path.channels).double() if own else mlp(path)
+    z0 = start(path).requires_grad_()
+    for loss in (torch.sum, lambda z: z.square().sum()):
+        with pytest.raises(RuntimeError, match=r"second derivatives.*gradient='backprop'"):
+            torch.autograd.grad(loss(solve(path, field, z0, **settings).z), z0, create_graph=True)
+        torch.autograd.grad(loss(solve(path, field, z0, **settings).z), z0)
+
+
+@pytest.mark.parametrize("settings", [{}, ADAPTIVE], ids=["fixed", "adaptive"])
+def test_a_gradient_penalty_is_right_where_everything_is_recorded(settings):
+    path = build("rectilinear", random_batch((3, 2), observed=0.7))
+    field, z0 = mlp(path, hidden=2, width=3), start(path, 2).requires_grad_()
+
+    def penalty(z0):
+        z = solve(path, field, z0, gradient="backprop", **settings).z
+        return torch.autograd.grad(z.sum(), z0, create_graph=True)[0].square().sum()
+
+    assert gradcheck(penalty, [z0])
 
 
 def test_memory_of_the_exact_gradient_does_not_grow_with_channels_or_stages():

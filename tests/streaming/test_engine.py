@@ -33,11 +33,11 @@ def in_pieces(random, events):
 
 
 @pytest.mark.parametrize(("kind", "settings"), MODELS, ids=str)
-def test_any_model_follows_streams_as_if_rows_had_come_in_order(kind, settings):
+def test_any_model_follows_streams_as_if_rows_had_come_in_order(kind, settings, rng):
     model, plain = made_model(kind, **settings), Plain(lateness=1.5)
-    follows, random = engine(model, lateness=1.5), np.random.default_rng()
+    follows = engine(model, lateness=1.5)
     ended = set()
-    for events in in_pieces(random, random_events(random, 100, late=0.3)):
+    for events in in_pieces(rng, random_events(rng, 100, late=0.3)):
         wanted = [plain.take(event) for event in events]
         assert outcomes(follows.apply(events)) == wanted
         ended |= set(wanted)
@@ -46,10 +46,10 @@ def test_any_model_follows_streams_as_if_rows_had_come_in_order(kind, settings):
         assert follows.state(stream) == plain.state(model, stream)
 
 
-def test_online_answers_are_the_offline_ones():
-    model, random = made_model(), np.random.default_rng()
+def test_online_answers_are_the_offline_ones(rng):
+    model = made_model()
     plain, follows = Plain(lateness=1.5), engine(model, lateness=1.5)
-    for events in in_pieces(random, random_events(random, 90, late=0.2)):
+    for events in in_pieces(rng, random_events(rng, 90, late=0.2)):
         for event in events:
             plain.take(event)
         follows.apply(events)
@@ -57,7 +57,7 @@ def test_online_answers_are_the_offline_ones():
         times = sorted(rows)
         values = [[rows[time].get(name, NAN) for name in CHANNELS] for time in times]
         batch = oc.SeriesBatch.from_arrays([times], [values])
-        asked = times[-1] + random.random(4)
+        asked = times[-1] + rng.random(4)
         with torch.no_grad():
             offline = model(batch)[0].numpy(), model(batch, at=torch.from_numpy(asked))[0].numpy()
         said = np.array([row.outputs for row in follows.history(stream)])
@@ -66,30 +66,29 @@ def test_online_answers_are_the_offline_ones():
         np.testing.assert_allclose(found, offline[1], atol=1e-5)
 
 
-def test_the_way_events_are_cut_into_micro_batches_changes_nothing():
-    random = np.random.default_rng()
-    events = random_events(random, 200, late=0.2)
+def test_the_way_events_are_cut_into_micro_batches_changes_nothing(rng):
+    events = random_events(rng, 200, late=0.2)
     model = made_model()
     alone, together, pieces = (engine(model, lateness=1.0) for _ in range(3))
     one_by_one = [outcomes(alone.apply([event]))[0] for event in events]
     assert outcomes(together.apply(events)) == one_by_one
     assert [
-        o for some in in_pieces(random, events) for o in outcomes(pieces.apply(some))
+        o for some in in_pieces(rng, events) for o in outcomes(pieces.apply(some))
     ] == one_by_one
     for stream in ("s0", "s1", "s2"):
         assert alone.state(stream) == together.state(stream) == pieces.state(stream)
     assert {**alone.counters, "commits": 0} == {**together.counters, "commits": 0}
 
 
-def test_events_of_one_instant_in_any_order_make_one_row():
-    model, random = made_model(), np.random.default_rng()
+def test_events_of_one_instant_in_any_order_make_one_row(rng):
+    model = made_model()
     row = [Event("a", 2.0, name, float(n)) for n, name in enumerate(CHANNELS)]
     whole = engine(model)
     whole.apply([Event("a", 0.5, CHANNELS[1], 1.0), *row])
     for _ in range(5):
         single = engine(model)
         single.apply([Event("a", 0.5, CHANNELS[1], 1.0)])
-        for place in random.permutation(3):
+        for place in rng.permutation(3):
             single.apply([row[place]])
         assert single.state("a") == whole.state("a")
         assert single.stream("a").rows == 2
@@ -177,15 +176,15 @@ def test_an_event_sent_again_after_its_time_has_passed_is_a_duplicate_and_a_new_
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "sqlite"])
-def test_an_evicted_stream_comes_back_as_it_was(durable, tmp_path):
-    random, model = np.random.default_rng(), made_model()
+def test_an_evicted_stream_comes_back_as_it_was(durable, tmp_path, rng):
+    model = made_model()
     store = SQLiteStore(tmp_path / "live.db") if durable else MemoryStore()
     stays = engine(model, lateness=1.5)
     goes = engine(model, store, lateness=1.5, recent=3, checkpoint_rows=4)
-    for events in in_pieces(random, random_events(random, 150, late=0.3)):
+    for events in in_pieces(rng, random_events(rng, 150, late=0.3)):
         assert outcomes(goes.apply(events)) == outcomes(stays.apply(events))
         before = {name: goes.state(name) for name in goes.overview().streams}
-        gone = random.permutation(["s0", "s1", "s2"])[: random.integers(4)].tolist()
+        gone = rng.permutation(["s0", "s1", "s2"])[: rng.integers(4)].tolist()
         goes.evict(gone)
         assert all(goes.state(name) == state for name, state in before.items())
     for stream in ("s0", "s1", "s2"):
@@ -207,9 +206,9 @@ def test_memory_holds_only_as_many_streams_as_it_may():
     assert follows.state("s00") == fresh.state("s00")
 
 
-def test_an_engine_goes_on_where_another_stopped(tmp_path):
-    random, model = np.random.default_rng(), made_model()
-    events = random_events(random, 200, late=0.2)
+def test_an_engine_goes_on_where_another_stopped(tmp_path, rng):
+    model = made_model()
+    events = random_events(rng, 200, late=0.2)
     whole = engine(model, lateness=1.0)
     whole.apply(events)
     for start in range(0, 200, 25):
@@ -224,10 +223,10 @@ def test_an_engine_goes_on_where_another_stopped(tmp_path):
             ]
 
 
-def test_counts_add_up_to_what_was_received():
-    random, follows = np.random.default_rng(), engine(lateness=0.5)
+def test_counts_add_up_to_what_was_received(rng):
+    follows = engine(lateness=0.5)
     sent = 0
-    for events in in_pieces(random, random_events(random, 300, late=0.4)):
+    for events in in_pieces(rng, random_events(rng, 300, late=0.4)):
         junk = [Event("s0", NAN, CHANNELS[0], 1.0), Event("s0", 1.0, "no such", 1.0)]
         receipts = follows.apply(events + junk)
         assert sum(receipts.counts.values()) == len(events) + 2 == len(receipts)
@@ -239,11 +238,11 @@ def test_counts_add_up_to_what_was_received():
     assert counters["rows"] == sum(follows.stream(name).rows for name in follows.overview().streams)
 
 
-def test_columns_and_events_say_the_same():
-    random, model = np.random.default_rng(), made_model()
-    rows = random.normal(size=(40, 3))
-    rows[random.random(rows.shape) < 0.5] = NAN
-    rows[:, 0] = random.normal(size=40)
+def test_columns_and_events_say_the_same(rng):
+    model = made_model()
+    rows = rng.normal(size=(40, 3))
+    rows[rng.random(rows.shape) < 0.5] = NAN
+    rows[:, 0] = rng.normal(size=40)
     names, times = [f"s{n % 4}" for n in range(40)], np.arange(40) / 3
     columns, single = engine(model), engine(model)
     columns.apply(EventBatch.from_rows(names, times, rows))
@@ -271,11 +270,11 @@ def test_what_is_unknown_is_said_to_be():
         engine().predict("nobody")
 
 
-def test_reading_from_other_threads_while_events_come():
+def test_reading_from_other_threads_while_events_come(rng):
     import threading
 
-    random, follows = np.random.default_rng(), engine(lateness=1.0)
-    follows.apply(random_events(random, 50))
+    follows = engine(lateness=1.0)
+    follows.apply(random_events(rng, 50))
     stop, failed = threading.Event(), []
 
     def read():
@@ -290,7 +289,7 @@ def test_reading_from_other_threads_while_events_come():
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
-    for events in in_pieces(random, random_events(random, 300, late=0.2)):
+    for events in in_pieces(rng, random_events(rng, 300, late=0.2)):
         follows.apply(events)
     stop.set()
     for reader in readers:

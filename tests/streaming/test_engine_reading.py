@@ -98,10 +98,10 @@ def test_a_long_past_is_integrated_in_pieces_with_the_engine_free_in_between(che
     assert len(thin.row_times) == 20
     assert {times[0], times[-1]} <= set(thin.row_times) <= set(times)
     at = np.searchsorted(times, thin.row_times)
-    np.testing.assert_allclose(
-        thin.row_probabilities, found.row_probabilities[at], atol=1e-6, equal_nan=True
-    )
-    np.testing.assert_allclose(thin.row_before, found.row_before[at], atol=1e-6, equal_nan=True)
+    # Numbers reach 260, of which one float32 rounding is 3e-5: how many rows are read at once may round them.
+    near = {"rtol": 1e-6, "atol": 1e-6, "equal_nan": True}
+    np.testing.assert_allclose(thin.row_probabilities, found.row_probabilities[at], **near)
+    np.testing.assert_allclose(thin.row_before, found.row_before[at], **near)
     *_, moved = engine.explain_pieces("a", last=200)
     assert [row.row_time for row in moved] == times[-200:].tolist()
 
@@ -154,14 +154,13 @@ def test_history_tells_what_was_answered_and_what_became_of_it():
     assert engine.history("a", most=2) == rows[1:]
 
 
-def test_the_overview_is_what_each_stream_says_of_itself(tmp_path):
-    random = np.random.default_rng()
+def test_the_overview_is_what_each_stream_says_of_itself(tmp_path, rng):
     with Engine(made_model(), SQLiteStore(tmp_path / "a.db"), channels=CHANNELS) as engine:
         for time in range(3):
             names = [f"s{n}" for n in range(20) if n % 3 or time]
             engine.apply(
                 EventBatch.from_rows(
-                    names, np.full(len(names), time), random.normal(size=(len(names), 3))
+                    names, np.full(len(names), time), rng.normal(size=(len(names), 3))
                 )
             )
         engine.open_stream("nothing yet", origin=5.0)

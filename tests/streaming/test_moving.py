@@ -24,10 +24,9 @@ GOLDEN = Path(__file__).parent / "golden"
 
 @pytest.mark.parametrize("cut", [7, 60, 190])
 @pytest.mark.parametrize("ids", [False, True])
-def test_a_moved_stream_goes_on_as_if_it_had_stayed(cut, ids, tmp_path):
-    random = np.random.default_rng()
+def test_a_moved_stream_goes_on_as_if_it_had_stayed(cut, ids, tmp_path, rng):
     model = made_model()
-    events = random_events(random, 200, late=0.3)
+    events = random_events(rng, 200, late=0.3)
     if ids:
         events = [
             Event(e.stream, e.time, e.channel, e.value, f"{e.stream} {n // 2}")
@@ -77,7 +76,7 @@ def test_static_features_and_origin_move_too():
     assert there.stream("a").origin == 50.0
 
 
-def test_what_cannot_be_taken_is_refused_whole():
+def test_what_cannot_be_taken_is_refused_whole(rng):
     events = [Event(name, float(t), CHANNELS[0], 1.0) for name in "ab" for t in range(40)]
     here = Engine(made_model(), channels=CHANNELS, lateness=1.0, checkpoint_rows=4)
     here.apply(events)
@@ -98,12 +97,11 @@ def test_what_cannot_be_taken_is_refused_whole():
     refused(fresh(most_streams=1), parcels, "stream_limit")
     other = Engine(made_model(hidden=7), channels=CHANNELS)
     refused(other, parcels, ModelMismatch.code)
-    random = np.random.default_rng()
-    for cut in random.integers(1, len(parcels[1]), 20).tolist():
+    for cut in rng.integers(1, len(parcels[1]), 20).tolist():
         refused(fresh(), [parcels[0], parcels[1][:cut]], CodecError.code)
-    for place in random.integers(0, len(parcels[1]), 20).tolist():
+    for place in rng.integers(0, len(parcels[1]), 20).tolist():
         body = bytearray(parcels[1])
-        body[place] ^= 1 << int(random.integers(8))
+        body[place] ^= 1 << int(rng.integers(8))
         refused(fresh(), [parcels[0], bytes(body)], CodecError.code)
     with pytest.raises(StreamingError, match="known already"):
         here.take(parcels)

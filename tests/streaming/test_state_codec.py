@@ -3,7 +3,6 @@
 from dataclasses import fields
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from made_streams import made_model
@@ -82,13 +81,13 @@ def test_states_of_models_come_back_bit_for_bit(kind, settings):
         assert codec.encode(state[stream]) == [bodies[stream]]
 
 
-def test_any_damage_is_noticed():
+def test_any_damage_is_noticed(rng):
     state = known_cde_state()
-    codec, random = StateCodec(state, HASH), np.random.default_rng()
+    codec = StateCodec(state, HASH)
     body = codec.encode(state)[0]
     for place in range(len(body)):
         damaged = bytearray(body)
-        damaged[place] ^= int(random.integers(1, 256))
+        damaged[place] ^= int(rng.integers(1, 256))
         with pytest.raises((CodecError, ModelMismatch)):
             codec.decode([bytes(damaged)])
     for length in range(len(body)):
@@ -96,7 +95,7 @@ def test_any_damage_is_noticed():
             codec.decode([body[:length]])
     for length in (0, 1, 50, 5000):
         with pytest.raises(CodecError):
-            codec.decode([random.bytes(length)])
+            codec.decode([rng.bytes(length)])
     with pytest.raises(CodecError):
         codec.decode([body + b"\0"])
 

@@ -1,6 +1,5 @@
 """Every store keeps what it is given, whole or not at all. A new store is added to `STORES` and to nothing else."""
 
-import secrets
 import sqlite3
 import subprocess
 import sys
@@ -131,6 +130,14 @@ def test_a_commit_that_does_not_follow_the_last_is_refused_whole(store):
     assert store.head().sequence == 1
 
 
+def test_a_look_whether_it_can_be_written_changes_nothing(store):
+    store.adopt("a model")
+    before = store.head()
+    for _ in range(2):
+        store.check_writable()
+    assert store.head() == before
+
+
 def test_alarms_are_acknowledged_once(store):
     alarm = (1, 1, 1.0, 0.9, 0.8, 100.0, None, None)
     store.commit(Commit(1, 1.0, "{}", alarms=[alarm, (2, 2, *alarm[2:])]))
@@ -213,12 +220,11 @@ def test_the_same_row_state_or_checkpoint_twice_in_a_commit_counts_as_the_last(s
     assert store.checkpoint(1, 1.0).body == b"y"
 
 
-def test_numbers_and_texts_come_back_as_they_were(store):
-    random = np.random.default_rng()
-    times = np.unique(random.standard_normal(300) * 10.0 ** random.integers(-300, 300, 300))
+def test_numbers_and_texts_come_back_as_they_were(store, rng):
+    times = np.unique(rng.standard_normal(300) * 10.0 ** rng.integers(-300, 300, 300))
     names = ["\u00e9\u4e2d\U0001f9e0 '\";--%s", "a" * 200, "$1"]
     rows = [
-        RowRecord(2**40, t, 2**50, random.bytes(n % 7), None if n % 3 else "{}", random.bytes(8))
+        RowRecord(2**40, t, 2**50, rng.bytes(n % 7), None if n % 3 else "{}", rng.bytes(8))
         for n, t in enumerate(times.tolist())
     ]
     states = [
@@ -252,7 +258,7 @@ def test_a_rebuild_keeps_when_streams_were_heard_of(store):
         engine.apply([Event(stream, 0.0, CHANNELS[0], 1.0)])
     before = [one.received for one in store.states()]
     assert before == sorted(set(before))
-    torch.manual_seed(secrets.randbits(32))
+    torch.manual_seed(2)
     other = oc.NeuralCDE(channels=len(CHANNELS), hidden=5, width=5).eval()
     Engine(other, store, channels=CHANNELS, rebuild=True)
     assert [one.received for one in store.states()] == before

@@ -27,10 +27,9 @@ def said(found, lines):
     return steps(torch.from_numpy(lines))[:, 0].double().numpy()
 
 
-def test_steps_of_the_right_numbers_are_found():
-    random = np.random.default_rng()
-    lines, labels, _ = lines_of(random, 12_000)
-    others, other_labels, odds = lines_of(random, 12_000)
+def test_steps_of_the_right_numbers_are_found(rng):
+    lines, labels, _ = lines_of(rng, 12_000)
+    others, other_labels, odds = lines_of(rng, 12_000)
     found = boost(lines, labels, others, other_labels, most=64)
     loss = boosting._loss(said(found, others), other_labels)
     best, none = (boosting._loss(o, other_labels) for o in (odds, np.full(12_000, odds.mean())))
@@ -45,12 +44,11 @@ def test_steps_of_the_right_numbers_are_found():
     assert sum(jump) > 0.6, "most of the jump is where it belongs"
 
 
-def test_the_best_step_is_the_best_of_all():
-    random = np.random.default_rng()
-    lines, labels, _ = lines_of(random, 300, numbers=4)
+def test_the_best_step_is_the_best_of_all(rng):
+    lines, labels, _ = lines_of(rng, 300, numbers=4)
     cuts = [boosting._cuts(lines[:, n]) for n in range(4)]
     codes = boosting._codes(lines, cuts)
-    odds = random.normal(size=300)
+    odds = rng.normal(size=300)
     place, bin_, left, right = boosting._best_step(codes, np.arange(4), odds, labels, 20)
     chance = 1 / (1 + np.exp(-odds))
     slope, bend = chance - labels, chance * (1 - chance)
@@ -79,9 +77,8 @@ def test_the_same_seed_finds_the_same_steps():
     assert len(found[0].place) <= 20
 
 
-def test_what_serves_nobody_else_is_not_kept():
-    random = np.random.default_rng()
-    lines, labels, _ = lines_of(random, 2000)
+def test_what_serves_nobody_else_is_not_kept(rng):
+    lines, labels, _ = lines_of(rng, 2000)
     found = boost(lines, labels, lines, 1 - labels, most=64)
     assert found.place == []
     # Nothing to learn from, nothing that varies: no step, and no failure.

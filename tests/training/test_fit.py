@@ -89,7 +89,7 @@ def test_the_callers_random_numbers_are_left_alone(ward):
 
 
 def test_the_model_has_the_weights_of_the_best_validation_point(ward):
-    done = fit(ward, model_settings=SMALL, epochs=8, lr=3e-2, clip_gradient=None)
+    done = fit(ward, model_settings=SMALL, epochs=8, lr=3e-2, clip_gradient=None, monitor="metric")
     values = [entry["validation_auc"] for entry in done.history]
     assert done.best["validation_auc"] == max(values)
     series, labels = ward.split("validation")
@@ -121,7 +121,7 @@ def test_a_readout_of_several_members_learns_faster_and_all_before_it_slower(mem
     model = build_model(task, "neural-cde", sizes)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     how = {"batch_size": 60, "average": 0.0, "clip_gradient": None, "lr": 1e-5, "head_lr": 3.0}
-    fit(task, model, epochs=1, **how)
+    fit(task, model, epochs=1, monitor="loss", **how)
     # Adam's first step is as long as the rate, whatever the gradient.
     for name, pace in (("field.inner.0.weight", body), ("head.layers.1.weight", head)):
         moved = model.state_dict()[name] - before[name]

@@ -246,12 +246,32 @@ def test_a_model_that_does_not_put_out_what_its_head_does_is_refused(ward):
         fit(ward, own, epochs=1, horizons=(3.0,))
 
 
-def test_several_processes_refuse_them(ward, tmp_path):
-    from onlinecde.scale.ray_fitting import fit as fit_on_ray
+class Begun(Exception):  # noqa: N818 - what a test looks for, not a fault
+    """What a run was to begin with."""
 
-    with pytest.raises(FitError, match="horizons are read in one process alone"):
-        fit_on_ray(ward, "gru", tmp_path / "run", horizons=(3.0,))
-    assert not (tmp_path / "run").exists()
+
+@pytest.mark.parametrize("told", [{}, {"horizons": ()}, {"epochs": 3, "horizons": (2.0,)}])
+def test_several_processes_train_the_recipe_of_one(ward, tmp_path, monkeypatch, told):
+    from onlinecde.scale import ray_fitting
+    from onlinecde.training import fitting
+
+    def begin(task, model, out=None, *, settings, **more):
+        raise Begun(settings)
+
+    monkeypatch.setattr(building, "MANY", 10)
+    monkeypatch.setattr(ray_fitting, "check_run", begin)
+    monkeypatch.setattr(
+        fitting, "_about", lambda model, task, how, source: begin(task, model, settings=how)
+    )
+    how = {"model_settings": {"hidden": 4, "readout_width": 8}, **told}
+    begun = []
+    for fit_by in (ray_fitting.fit, fit):
+        with pytest.raises(Begun) as found:
+            fit_by(ward, "neural-cde", tmp_path / "run", **how)
+        begun.append(found.value.args[0])
+    several, one = begun
+    assert several == one
+    assert len(one.horizons) == (3 if not told else len(told["horizons"]))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Killed with -9 at any moment and started again, a run ends as if it had never been stopped."""
 
-import os
 import random
 import signal
 import subprocess
@@ -95,7 +94,12 @@ def test_a_damaged_checkpoint_is_refused_with_a_remedy(tmp_path):
     fit(task, "gru", tmp_path, model_settings={"hidden": 4}, epochs=1)
     file = tmp_path / "checkpoint"
     whole = file.read_bytes()
-    for damage in (whole[:40], b"", os.urandom(200), whole.replace(b"training 1", b"training 9")):
+    for damage in (
+        whole[:40],
+        b"",
+        random.randbytes(200),
+        whole.replace(b"training 1", b"training 9"),
+    ):
         file.write_bytes(damage)
         with pytest.raises(FitError, match="delete it to start anew"):
             fit(task, "gru", tmp_path, model_settings={"hidden": 4}, epochs=1)

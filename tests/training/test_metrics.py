@@ -20,26 +20,19 @@ from onlinecde.training.metrics import (
 HEAD = Head(1, 1, "regression")
 
 
-@pytest.fixture
-def random():
-    seed = int(np.random.SeedSequence().generate_state(1)[0])
-    print(f"seed {seed}")  # shown where a test fails
-    return np.random.default_rng(seed)
-
-
-def tied_scores(random, n, levels=40):
+def tied_scores(rng, n, levels=40):
     """Logits with many ties, and labels that follow them."""
-    logits = random.integers(-levels, levels, n) / 10
-    labels = (random.random(n) < 1 / (1 + np.exp(-logits / 2))).astype(np.float32)
+    logits = rng.integers(-levels, levels, n) / 10
+    labels = (rng.random(n) < 1 / (1 + np.exp(-logits / 2))).astype(np.float32)
     return torch.tensor(logits)[:, None], torch.tensor(labels)
 
 
-def made_series(random, streams=13, channels=3, static=None):
-    rows = random.integers(1, 12, streams)
-    times = [np.sort(random.random(n)).cumsum() for n in rows]
-    values = [random.normal(size=(n, channels)).astype(np.float32) for n in rows]
+def made_series(rng, streams=13, channels=3, static=None):
+    rows = rng.integers(1, 12, streams)
+    times = [np.sort(rng.random(n)).cumsum() for n in rows]
+    values = [rng.normal(size=(n, channels)).astype(np.float32) for n in rows]
     for value in values:
-        value[random.random(value.shape) < 0.3] = np.nan
+        value[rng.random(value.shape) < 0.3] = np.nan
     return oc.SeriesBatch.from_arrays(times, values, static)
 
 
@@ -53,23 +46,23 @@ def made_series(random, streams=13, channels=3, static=None):
         ("accuracy", lambda y, p: oracle.accuracy_score(y, p > 0.5)),
     ],
 )
-def test_binary_metrics_are_those_of_scikit_learn(metric, expected, random):
-    logits, labels = tied_scores(random, 501)
+def test_binary_metrics_are_those_of_scikit_learn(metric, expected, rng):
+    logits, labels = tied_scores(rng, 501)
     head = Head(1, 1, "binary")
     p = as_probabilities(head, logits)[:, 0].numpy()
     found = score("binary", metric, logits, labels, head)
     assert found == pytest.approx(expected(labels.numpy(), p), abs=1e-6)
 
 
-def test_sensitivity_is_the_most_with_ninety_percent_specificity(random):
-    logits, labels = tied_scores(random, 400)
+def test_sensitivity_is_the_most_with_ninety_percent_specificity(rng):
+    logits, labels = tied_scores(rng, 400)
     false, hit, _ = oracle.roc_curve(labels.numpy(), logits[:, 0].numpy(), drop_intermediate=False)
     found = score("binary", "sensitivity", logits, labels, Head(1, 1, "binary"))
     assert found == pytest.approx(hit[false <= 0.1].max(), abs=1e-6)
 
 
-def test_calibration_error_is_the_mean_gap_of_fifteen_bins(random):
-    logits, labels = tied_scores(random, 400)
+def test_calibration_error_is_the_mean_gap_of_fifteen_bins(rng):
+    logits, labels = tied_scores(rng, 400)
     p, y = logits[:, 0].sigmoid().numpy(), labels.numpy()
     place = np.digitize(p, np.linspace(0, 1, 16)[1:-1])
     gaps = [abs((p - y)[place == b].sum()) for b in range(15)]
@@ -77,8 +70,8 @@ def test_calibration_error_is_the_mean_gap_of_fifteen_bins(random):
     assert found == pytest.approx(sum(gaps) / len(p), abs=1e-5)
 
 
-def test_multiclass_metrics_are_those_of_scikit_learn(random):
-    outputs, labels = torch.tensor(random.normal(size=(300, 4))), random.integers(0, 4, 300)
+def test_multiclass_metrics_are_those_of_scikit_learn(rng):
+    outputs, labels = torch.tensor(rng.normal(size=(300, 4))), rng.integers(0, 4, 300)
     head, p = Head(1, 4, "multiclass"), outputs.softmax(1).numpy()
     expected = {
         "accuracy": oracle.accuracy_score(labels, p.argmax(1)),
@@ -91,20 +84,15 @@ def test_multiclass_metrics_are_those_of_scikit_learn(random):
         assert found == pytest.approx(value, abs=1e-6), metric
 
 
-def test_regression_has_one_rmse_over_the_whole_set(random):
-    outputs, labels = torch.tensor(random.normal(size=(2, 90, 3)))
-    labels[random.random(labels.shape) < 0.2] = torch.nan
-    head, known = Head(1, 3, "regression"), ~labels.isnan()
+def test_regression_has_one_rmse_over_the_whole_set(rng):
+    outputs, labels = torch.tensor(rng.normal(size=(2, 90, 1)))
+    labels[rng.random(labels.shape) < 0.2] = torch.nan
+    head, known = Head(1, 1, "regression"), ~labels.isnan()
     y, p = labels[known].numpy(), outputs[known].numpy()
     expected = {
         "rmse": oracle.root_mean_squared_error(y, p),
         "mae": oracle.mean_absolute_error(y, p),
-        "r2": np.mean(
-            [
-                oracle.r2_score(labels[:, i][known[:, i]], outputs[:, i][known[:, i]])
-                for i in range(3)
-            ]
-        ),
+        "r2": oracle.r2_score(y, p),
     }
     for metric, value in expected.items():
         assert score("regression", metric, outputs, labels, head) == pytest.approx(value, abs=1e-6)
@@ -112,8 +100,8 @@ def test_regression_has_one_rmse_over_the_whole_set(random):
 
 @pytest.mark.parametrize("size", [1e-9, 1e-3, 1.0, 1e7])
 @pytest.mark.parametrize("offset", [0.0, 1e3])
-def test_a_regression_is_judged_alike_in_any_unit(size, offset, random):
-    labels = torch.tensor(size * (offset + random.normal(size=(60, 1))))
+def test_a_regression_is_judged_alike_in_any_unit(size, offset, rng):
+    labels = torch.tensor(size * (offset + rng.normal(size=(60, 1))))
     outputs = torch.zeros_like(labels) + size * offset
     found = {m: score("regression", m, outputs, labels, HEAD) for m in ("rmse", "mae", "r2")}
     y, p = labels[:, 0].numpy(), outputs[:, 0].numpy()
@@ -122,26 +110,26 @@ def test_a_regression_is_judged_alike_in_any_unit(size, offset, random):
     assert found["r2"] == pytest.approx(oracle.r2_score(y, p), rel=1e-6, abs=1e-9)
 
 
-def test_equal_outputs_have_equal_probabilities_wherever_they_stand(random):
+def test_equal_outputs_have_equal_probabilities_wherever_they_stand(rng):
     head = Head(1, 1, "binary")
-    few = torch.tensor(random.normal(size=5))
+    few = torch.tensor(rng.normal(size=5))
     for n in range(40, 60):
-        logits = few[torch.tensor(random.integers(0, 5, n))][:, None]
+        logits = few[torch.tensor(rng.integers(0, 5, n))][:, None]
         found = as_probabilities(head, logits)
         assert len(found.unique()) == len(logits.unique())
-        labels = torch.tensor(random.permutation(n) % 2).float()
+        labels = torch.tensor(rng.permutation(n) % 2).float()
         expected = oracle.roc_auc_score(labels, logits[:, 0])  # ties are ties of the logits
         assert score("binary", "auc", logits, labels, head) == pytest.approx(expected, abs=1e-6)
 
 
-def test_rows_without_a_label_do_not_count(random):
-    logits, labels = tied_scores(random, 120)
+def test_rows_without_a_label_do_not_count(rng):
+    logits, labels = tied_scores(rng, 120)
     head = Head(1, 1, "binary")
     alone = score("binary", "auc", logits, labels, head)
-    more = torch.cat([logits, torch.tensor(random.normal(size=(50, 1)))]).reshape(-1, 10, 1)
+    more = torch.cat([logits, torch.tensor(rng.normal(size=(50, 1)))]).reshape(-1, 10, 1)
     padded = torch.cat([labels, torch.full((50,), torch.nan)]).reshape(-1, 10)
     assert score("binary", "auc", more, padded, head) == alone
-    outputs, classes = torch.tensor(random.normal(size=(60, 3))), random.integers(0, 3, 60)
+    outputs, classes = torch.tensor(rng.normal(size=(60, 3))), rng.integers(0, 3, 60)
     head, classes = Head(1, 3, "multiclass"), torch.tensor(classes)
     hidden = torch.where(torch.arange(60) < 20, -1, classes)
     assert score("multiclass", "accuracy", outputs, hidden, head) == score(
@@ -149,9 +137,9 @@ def test_rows_without_a_label_do_not_count(random):
     )
 
 
-def test_a_question_with_one_class_is_left_out_of_the_mean(random):
-    logits = torch.tensor(random.normal(size=(80, 2)))
-    labels = torch.tensor(random.integers(0, 2, (80, 2)).astype(np.float32))
+def test_a_question_with_one_class_is_left_out_of_the_mean(rng):
+    logits = torch.tensor(rng.normal(size=(80, 2)))
+    labels = torch.tensor(rng.integers(0, 2, (80, 2)).astype(np.float32))
     labels[:, 1] = 1
     found = score("multilabel", "auc", logits, labels, Head(1, 2, "multilabel"))
     assert found == pytest.approx(oracle.roc_auc_score(labels[:, 0], logits[:, 0]), abs=1e-6)
@@ -182,8 +170,8 @@ def test_unknown_and_unfitting_metrics_are_refused_with_those_there_are():
 
 
 @pytest.mark.parametrize("model", [oc.GRU, oc.NeuralCDE])
-def test_predictions_come_in_order_whatever_the_batch(model, random):
-    series = made_series(random)
+def test_predictions_come_in_order_whatever_the_batch(model, rng):
+    series = made_series(rng)
     torch.manual_seed(0)
     net = model(channels=3, hidden=6, outputs=2)
     net.train()
@@ -198,6 +186,6 @@ def test_predictions_come_in_order_whatever_the_batch(model, random):
     assert not rows.requires_grad
 
 
-def test_what_is_asked_per_is_checked(random):
+def test_what_is_asked_per_is_checked(rng):
     with pytest.raises(MetricError, match="choose 'stream' or 'row'"):
-        predict_task(oc.GRU(channels=3, hidden=2), made_series(random), "rows")
+        predict_task(oc.GRU(channels=3, hidden=2), made_series(rng), "rows")

@@ -9,7 +9,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,13 @@ import safetensors
 import torch
 from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from onlinecde.artifacts.folders import ArtifactError, check_target, identity, read_file, write
 from onlinecde.models import MODELS, OnlineModel
+from onlinecde.series import Schema, SeriesError
+from onlinecde.solvers import Integrator
+from onlinecde.solvers.fields import has_hooks
 from onlinecde.version import __version__
 
 FORMAT = "onlinecde model"
@@ -50,8 +53,23 @@ class Manifest:
     units: tuple[str, ...] | None = None
     versions: dict[str, str] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
+    schema: dict[str, Any] | None = None
+    """The model's `Schema` as JSON; None in folders of 0.1, and where its channels have no names"""
     format: str = FORMAT
     version: int = VERSION
+
+    def named_schema(self) -> Schema | None:
+        """The model's schema; for a folder of 0.1, what can be told from its names. None where there are none."""
+        if self.schema is not None:
+            return Schema.from_json(self.schema)
+        if self.channels is None or len(set(self.channels)) < len(self.channels):
+            return None
+        given, count = self.extra.get("static"), self.config.get("static", 0)
+        if not isinstance(given, list) or len(given) != count:
+            given = [f"f{number}" for number in range(count)]
+        return Schema.of_names(
+            self.channels, [str(name) for name in given], self.extra.get("time_unit")
+        )
 
 
 def save(
@@ -66,7 +84,12 @@ def save(
 ) -> Path:
     """Write a model to a folder; whoever looks, at any moment, finds all of it or none.
 
-    `channels` and `units` name what its channels are; `extra` is anything that can be JSON (task,
+    A model that `load` would not make the same again is refused: one with parts, hooks or settings that
+    its constructor did not put there. For parts of one's own, write a class that builds them, and give it
+    to `load` in `models`.
+
+    `channels` and `units` name what its channels are (default: as in `model.schema`, which is saved
+    with it); `extra` is anything that can be JSON (task,
     metrics, ...); `card` becomes `README.md`. A folder that is there already is refused, unless
     `overwrite` is given and it holds a saved model: then the new one takes its place in one move.
 
@@ -74,13 +97,22 @@ def save(
     """
     target = Path(folder)
     check_target(target, overwrite, MANIFEST)
-    weights = write_tensors(_tensors(model))
+    config = _as_json(getattr(model, "config", None), "the model's config")
+    tensors = _tensors(model)
+    _check_rebuilt(model, config, tensors, target)
+    weights = write_tensors(tensors)
+    schema = model.schema
+    if channels is None and schema is not None:
+        channels = schema.channels
+    names = _names(channels, model.channels, "channels")
+    if schema is not None and names is not None:
+        schema = replace(schema, channels=names)
     manifest = Manifest(
         model=type(model).__name__,
-        config=_as_json(getattr(model, "config", None), "the model's config"),
+        config=config,
         bytes=len(weights),
         sha256=hashlib.sha256(weights).hexdigest(),
-        channels=_names(channels, model.channels, "channels"),
+        channels=names,
         units=_names(units, model.channels, "units"),
         versions={
             "onlinecde": __version__,
@@ -90,6 +122,7 @@ def save(
             "python": platform.python_version(),
         },
         extra=_as_json(extra or {}, "extra"),
+        schema=None if schema is None else schema.as_json(),
     )
     text = json.dumps(asdict(manifest), indent=2, sort_keys=True, allow_nan=False) + "\n"
     files = {WEIGHTS: weights, MANIFEST: text.encode()}
@@ -142,7 +175,20 @@ def _read(home: Path, known: Mapping[str, type[OnlineModel]]) -> OnlineModel:
         tensors = read_tensors(data)
     except Exception as error:  # safetensors, numpy and torch each raise their own
         raise ArtifactError(f"{home}: {WEIGHTS} is not a safetensors file ({error}).") from error
-    return _build(known[manifest.model], manifest.config, tensors, home)
+    model = _build(known[manifest.model], manifest.config, tensors, home)
+    try:
+        schema = manifest.named_schema()
+    except SeriesError as error:
+        raise ArtifactError(f"{home}: `schema` in {MANIFEST} is damaged: {error}") from error
+    if schema is not None:
+        named = len(schema.channels), len(schema.features)
+        if named != (model.channels, model.static) or len(set(schema.channels)) < named[0]:
+            raise ArtifactError(
+                f"{home}: {MANIFEST} names {named[0]} channels and {named[1]} static features for a model "
+                f"of {model.channels} and {model.static}."
+            )
+        model.schema = schema
+    return model
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
@@ -177,6 +223,8 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
             if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
                 raise ArtifactError(f"{home}: `{name}` in {MANIFEST} is not a list of names.")
             told[name] = tuple(names)
+    if not isinstance(told.get("schema"), dict | None):
+        raise ArtifactError(f"{home}: `schema` in {MANIFEST} is of a wrong type.")
     return Manifest(**told)
 
 
@@ -194,37 +242,90 @@ def _build(
     cls: type[OnlineModel], config: dict[str, Any], tensors: dict[str, Tensor], home: Path
 ) -> OnlineModel:
     """A model of the class with these tensors, which must be exactly its own."""
-    unknown = set(config) - set(inspect.signature(cls).parameters)
-    if unknown:
+    taken = inspect.signature(cls).parameters
+    unknown = set(config) - set(taken)
+    if unknown and all(one.kind is not one.VAR_KEYWORD for one in taken.values()):
         raise ArtifactError(f"{home}: {cls.__name__} takes no argument {min(unknown)!r}.")
     for name, value in config.items():
         most = len(tensors) if name in _LAYER_COUNTS else _LARGEST_NUMBER
         if isinstance(value, int) and not -_LARGEST_NUMBER <= value <= most:
             raise ArtifactError(f"{home}: `{name}` is {value}, which no model of this size has.")
-    # On the meta device a model has shapes and no memory, however large it claims to be.
-    with torch.random.fork_rng(devices=[]), _default_float32():
-        try:
-            with torch.device("meta"):
-                plan = cls(**config)
-            _check_tensors(plan.state_dict(), tensors, home)
-            model = cls(**config)
-        except ArtifactError:
-            raise
-        except Exception as error:  # whatever a constructor makes of a config it cannot take
-            raise ArtifactError(
-                f"{home}: {cls.__name__} cannot be built from the manifest's config ({error})."
-            ) from error
+    with _building(f"{home}: {cls.__name__} cannot be built from the manifest's config"):
+        with torch.device("meta"):
+            plan = cls(**config)
+        _check_tensors(plan.state_dict(), tensors, home)
+        model = cls(**config)
     model.load_state_dict(tensors, assign=True)
     return model.eval()
 
 
+def _check_rebuilt(
+    model: OnlineModel, config: dict[str, Any], tensors: dict[str, Tensor], home: Path
+) -> None:
+    """Refuse a model that its class would not make the same again from its config."""
+    cls = type(model)
+    if MODELS.get(cls.__name__, cls) is not cls:
+        raise ArtifactError(
+            f"a class of your own has the name of this library's {cls.__name__}, which load would build: "
+            "rename it."
+        )
+    with _building(f"{cls.__name__} cannot be built from the model's config"), torch.device("meta"):
+        plan = cls(**config)
+    if (lost := next(_lost(model, plan), None)) is not None:
+        raise ArtifactError(
+            f"{lost}: load would lose that. Build the model with it, in the constructor of a class of your "
+            "own if need be, or keep model.state_dict() yourself."
+        )
+    _check_tensors(plan.state_dict(), tensors, home)
+
+
+def _lost(model: OnlineModel, plan: OnlineModel) -> Iterator[str]:
+    """What of a model is not in one that was built anew."""
+    mine, rebuilt = (dict(m.named_modules(remove_duplicate=False)) for m in (model, plan))
+    for name in [*mine, *(name for name in rebuilt if name not in mine)]:
+        if (difference := _difference(mine.get(name), rebuilt.get(name))) is not None:
+            yield f"`{name}` {difference}" if name else f"the model {difference}"
+    for name in sorted(model.state_dict().keys() ^ plan.state_dict().keys()):
+        yield f"`{name}` {'is missing' if name in plan.state_dict() else 'was added later'}"
+
+
+def _difference(module: nn.Module | None, rebuilt: nn.Module | None) -> str | None:
+    """What sets a module of a model apart from that of the model built anew; None if nothing."""
+    if module is None or rebuilt is None:
+        return "is missing" if module is None else "was added after the model was built"
+    if type(module) is not type(rebuilt):
+        return f"is a {type(module).__name__} in place of a {type(rebuilt).__name__}"
+    if has_hooks(module) and not has_hooks(rebuilt):
+        return "has hooks"
+    here, there = vars(module), vars(rebuilt)
+    for name in sorted(here.keys() | there.keys()):
+        old, new = there.get(name), here.get(name)
+        if name not in there and callable(new):
+            return f"has a {name!r} of its own"
+        plain = isinstance(old, _PLAIN) and isinstance(new, _PLAIN)
+        if plain and old != new and name != "training" and not name.startswith("_"):
+            return f"has {name} = {new!r} in place of {old!r}"
+    return None
+
+
+_PLAIN = (bool, int, float, str, type(None), Integrator)
+
+
 @contextmanager
-def _default_float32() -> Iterator[None]:
-    """With a default of float64, the tensors that are always float64 could not be told from the others."""
+def _building(failed: str) -> Iterator[None]:
+    """Random numbers are left alone inside, and what a constructor raises is an ArtifactError.
+
+    With a default of float64, the tensors that are always float64 could not be told from the others.
+    """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
+    except ArtifactError:
+        raise
+    except Exception as error:  # whatever a constructor makes of a config it cannot take
+        raise ArtifactError(f"{failed} ({error}).") from error
     finally:
         torch.set_default_dtype(before)
 

@@ -195,11 +195,12 @@ Case = tuple[str, tuple[str, ...], Callable[[], Any]]
 
 def _bad_series(model: OnlineModel, batch: SeriesBatch) -> Iterator[Case]:
     wide = torch.cat([batch.values, batch.values[:, :, :1]], 2)
-    other = replace(batch, values=wide, channels=(*batch.channels, "one too many"))
+    # Without names, which a model would go by.
+    other = replace(batch, values=wide, channels=tuple(f"x{i}" for i in range(wide.shape[2])))
     yield "a series with another channel", ("channel",), lambda: model(other)
     static = torch.zeros(len(batch), model.static + 1, dtype=batch.dtype, device=batch.device)
     names = tuple(f"f{i}" for i in range(model.static + 1))
-    more = replace(batch, static=static, features=names)
+    more = replace(batch, static=static, features=names, raw_static=None)
     yield "a series with another static feature", ("static",), lambda: model(more)
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from onlinecde.models import OnlineModel
     from onlinecde.plots.trajectories import Trajectory
     from onlinecde.training.bootstrap import Difference, Estimate
+    from onlinecde.training.evaluation import Evaluation
     from onlinecde.training.judged_runs import JudgedRuns
 
     Models = dict[str, list[OnlineModel]]
@@ -128,14 +129,14 @@ def _folds(named: dict[str, list[Path]], task: str | None) -> list[dict[str, lis
 
 def _loaded(named: dict[str, list[Path]], judged: Task, device: str) -> Models:
     """The models of each name, all known to fit the task."""
-    from onlinecde.artifacts import load, read_manifest
+    from onlinecde.artifacts import load
     from onlinecde.training.evaluating import check_fit
 
     models = {}
     for name, homes in named.items():
         models[name] = [load(home).to(device) for home in homes]
-        for model, home in zip(models[name], homes, strict=True):
-            check_fit(model, judged, read_manifest(home).channels)
+        for model in models[name]:
+            check_fit(model, judged)
     return models
 
 
@@ -210,7 +211,7 @@ def _column(home: Path) -> str | None:
 def _show(found: list[JudgedRuns]) -> None:
     from rich.console import Console
 
-    from onlinecde.training.evaluation import compare, metric_title
+    from onlinecde.training.evaluation import compare
 
     console = Console()
     first, others = found[0].together, [one.together for one in found[1:]]
@@ -234,7 +235,22 @@ def _show(found: list[JudgedRuns]) -> None:
         console.print(table)
     for name, estimate in first.metrics.items():
         if estimate.reason and estimate.value is None:
-            console.print(f"{metric_title(name)} has no value: {estimate.reason}", highlight=False)
+            title = first.title_of(name)
+            console.print(f"{title} has no value: {estimate.reason}", highlight=False)
+    for each in found:
+        _show_naive(console, each.together)
+
+
+def _show_naive(console: Console, found: Evaluation) -> None:
+    """Output by output where there are several numbers, and beside what needs no model."""
+    from rich.markup import escape
+
+    for one in found.per_output:
+        console.print(f"{one.name}: {one.in_words}", highlight=False, markup=False)
+    for one in found.naive:
+        console.print(f"{found.model}: {one.in_words}", highlight=False, markup=False)
+    for text in found.warnings:
+        console.print(f"[bold red]warning:[/bold red] {escape(text)}", highlight=False)
 
 
 def _tables(
@@ -277,8 +293,6 @@ def _table(
     from rich.markup import escape
     from rich.table import Table as RichTable
 
-    from onlinecde.training.evaluation import metric_title
-
     table = RichTable("metric", box=None, padding=(0, 2, 0, 0))
     for number, one in enumerate(found):
         many = f", {len(one.runs)} runs" if len(one.runs) > 1 else ""
@@ -296,7 +310,9 @@ def _table(
             cells += [other[name], difference[name]]
         cells += [known[name]] if known else []
         size = max(abs(one[name].value or 0.0) for one in metrics)
-        table.add_row(fill(metric_title(name), 16), *(_cell(cell, size) for cell in cells))
+        table.add_row(
+            fill(found[0].together.title_of(name), 16), *(_cell(cell, size) for cell in cells)
+        )
     return table
 
 

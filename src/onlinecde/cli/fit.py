@@ -106,6 +106,15 @@ def fit(
     width: Annotated[int | None, _option("Width of the vector field's layers.", MODEL)] = None,
     depth: Annotated[int | None, _option("Layers of the vector field.", MODEL)] = None,
     solver: Annotated[str | None, _option("rk4, heun, midpoint, euler, dopri5, ...", MODEL)] = None,
+    precision: Annotated[
+        str | None,
+        _option(
+            "highest (default) or high, of a Neural CDE on a GPU: high is faster and rounds the factors "
+            "of products to half precision (sums stay float32), so that states are right to 3 or 4 "
+            "digits. On a CPU both are float32.",
+            MODEL,
+        ),
+    ] = None,
     model_setting: Annotated[
         list[str] | None, _option("NAME=VALUE, any other argument of the model.", MODEL)
     ] = None,
@@ -187,6 +196,7 @@ def fit(
         "width": width,
         "depth": depth,
         "method": solver,
+        "precision": precision,
     }
     chosen = {k: v for k, v in sizes.items() if v is not None} | named_values(model_setting)
     if workers is not None and ray is None:

@@ -76,7 +76,8 @@ class FitDisplay:
         self._progress.update(self._bar, completed=0, left=f"at most {_duration(left)} left")
 
     def note(self, text: str) -> None:
-        self.console.print(f"        {text}", style="dim", highlight=False)
+        style = "bold yellow" if text.startswith("warning") else "dim"
+        self.console.print(f"        {text}", style=style, highlight=False)
 
 
 def _duration(seconds: float) -> str:

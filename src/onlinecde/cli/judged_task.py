@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from onlinecde.artifacts import Manifest
     from onlinecde.data import Task
 
 TaskName = Annotated[
@@ -44,7 +45,8 @@ def judged_task(
     if name is not None:
         if tables:
             raise ValueError("--task and tables of your own: give one of them.")
-        return load_task(registry_source(name, named_values(settings)), data_dir)
+        named = load_task(registry_source(name, named_values(settings)), data_dir)
+        return _under(named, read_manifest(home))
     if settings:
         raise ValueError("--task-setting belongs to --task: name the task too.")
     manifest = read_manifest(home)
@@ -55,6 +57,8 @@ def judged_task(
                 f"{judged.name} is not what the model was fitted on: all its {len(judged.series)} streams "
                 "are judged, and none of them should have been trained on."
             )
+            for told in judged.notes:
+                typer.echo(f"note: {told}", err=True)
         return judged
     told = manifest.extra.get("task")
     if not isinstance(told, dict):
@@ -62,6 +66,17 @@ def judged_task(
     check_tables(told)
     judged = load_task(told, data_dir)
     check_content(judged, told)
+    return _under(judged, manifest)
+
+
+def _under(task: Task, manifest: Manifest) -> Task:
+    """The task with the model's channels and static features; what it lacks, or has besides, is said."""
+    schema = manifest.named_schema()
+    if schema is None:
+        return task
+    judged = task.under(schema)
+    for told in judged.notes[len(task.notes) :]:
+        typer.echo(f"note: {told}", err=True)
     return judged
 
 

@@ -61,7 +61,7 @@ def streams(
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("out"),
 ) -> None:
     """Draw the risk of some streams as time goes, and what each event added to it."""
-    from onlinecde.artifacts import load, read_manifest
+    from onlinecde.artifacts import load
     from onlinecde.files import check_file, check_folder
     from onlinecde.plots import save_figure
     from onlinecde.plots.contributions import contributions_figure
@@ -77,7 +77,7 @@ def streams(
     judged = judged_task(home, task, task_setting, data_dir, tables)
     judged.split(split)  # refuses an unknown or empty split before anything is computed
     model = load(home)
-    check_fit(model, judged, read_manifest(home).channels)
+    check_fit(model, judged)
     drawn = explain_streams(
         model,
         judged,

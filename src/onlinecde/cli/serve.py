@@ -29,7 +29,8 @@ def serve(
         Path | None, typer.Option(help="File of tokens (`onlinecde tokens new`).")
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="Probability that raises an alarm.")
+        float | None,
+        typer.Option(help="Probability, or number of a regression, that raises an alarm."),
     ] = None,
     output: Annotated[int, typer.Option(min=0, help="The output that is watched.")] = 0,
     lateness: Annotated[
@@ -53,7 +54,7 @@ def serve(
     time_unit: Annotated[
         str | None,
         typer.Option(
-            help="What 1 is on the streams' clock: seconds, minutes, hours, days. Default: as trained."
+            help="What 1 is on the streams' clock: milliseconds, seconds, minutes, hours, days. Default: as trained."
         ),
     ] = None,
     clock_speed: Annotated[
@@ -74,16 +75,43 @@ def serve(
     log_requests: Annotated[
         bool, typer.Option("--log-requests", help="Log every request.")
     ] = False,
+    connections: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Open connections at most; default: 4,096, or as many as open files allow."
+        ),
+    ] = None,
+    header_bytes: Annotated[int, typer.Option(min=1024, help="Largest header of a request.")] = 32
+    * 1024,
+    header_seconds: Annotated[
+        float, typer.Option(min=0.1, help="How long a client may take to send a header.")
+    ] = 10.0,
+    body_seconds: Annotated[
+        float, typer.Option(min=0.1, help="How long a client may take to send a body.")
+    ] = 30.0,
+    idle_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.1, help="How long a connection may wait for a request, or an answer to be read."
+        ),
+    ] = 30.0,
 ) -> None:
     """Follow live streams: HTTP and WebSocket in, predictions and a monitor page out.
 
-    Every acknowledged event is on disk. Stop it with Ctrl-C or SIGTERM; killed, it goes on where it was.
+    Every acknowledged event is on disk. Stop it with Ctrl-C or SIGTERM; killed, it goes on where it was. SIGHUP
+    reads the file of tokens again.
     """
-    from onlinecde.serving import ServeSettings, TokenBook, create_app, serve_forever
+    import signal
+
+    if hasattr(signal, "SIGHUP"):  # until the tokens are read there is nothing to read again
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    from onlinecde.serving import Limits, ServeSettings, TokenBook, create_app, serve_forever
+    from onlinecde.serving.access import Access
     from onlinecde.serving.app import check_tokens
     from onlinecde.serving.opening import open_engine
     from onlinecde.serving.request_log import log_to_stderr
-    from onlinecde.serving.running import bound, shown_address
+    from onlinecde.serving.running import bound, reload_tokens, shown_address
+    from onlinecde.serving.starting import Progress, StartingApp
 
     log_to_stderr()
     wanted = ServeSettings(
@@ -100,11 +128,19 @@ def serve(
         evict_after=evict_after,
         log_requests=log_requests,
         forwarded_by=forwarded_by,
+        limits=Limits(
+            connections=connections,
+            header_bytes=header_bytes,
+            header_seconds=header_seconds,
+            body_seconds=body_seconds,
+            idle_seconds=idle_seconds,
+        ),
     )
     book = None if tokens is None else TokenBook.read(tokens)
     # A start that fails must not have changed the store: what can be refused is refused before it is opened.
     check_tokens(wanted, book)
-    with bound(wanted) as listening:
+
+    def open_app(progress: Progress) -> Access:
         engine, settings = open_engine(
             model,
             store,
@@ -113,9 +149,20 @@ def serve(
             lateness=lateness,
             rebuild=rebuild,
             most_streams=most_streams,
+            progress=progress,
         )
+        try:
+            app = create_app(engine, settings, tokens=book)
+        except BaseException:
+            engine.close()
+            raise
         typer.echo(f"{model} on {shown_address(settings)}, streams in {engine.store}", err=True)
-        serve_forever(create_app(engine, settings, tokens=book), settings, listening)
+        return app
+
+    with bound(wanted) as listening:
+        serve_forever(
+            StartingApp(open_app), wanted, listening, reload=lambda: reload_tokens(book, tokens)
+        )
 
 
 @tokens_app.command("new")
@@ -145,7 +192,7 @@ def list_tokens(file: _File = Path("tokens.json")) -> None:
 
 @tokens_app.command("remove")
 def remove_token(name: str, file: _File = Path("tokens.json")) -> None:
-    """Take a token back; a running server forgets it when it is started again."""
+    """Take a token back; a running server forgets it at SIGHUP, or when it is started again."""
     from onlinecde.serving.tokens import TokenBook
 
     book = TokenBook.read(file)

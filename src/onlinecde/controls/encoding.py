@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal
@@ -11,10 +12,34 @@ from torch import Tensor, nn
 
 from onlinecde.controls.fill import forward_fill, last_observed, observation_counts
 from onlinecde.controls.ramps import Ramps
-from onlinecde.series import SeriesBatch, SeriesError
+from onlinecde.series import Schema, SeriesBatch, SeriesError
 
+_METHODS = frozenset({"forward", "scale_time", "scale_values", "scale_counts", "seen", "since"})
+FAR = 1_000.0
+"""Times and values this large are taken as they are only by mistake."""
 STREAMS = 2_000
 """Streams at most, evenly spaced, that quantiles are learned from."""
+LINEAR = 2.0
+"""What `bound` leaves as it is: equally long series that begin at one time lie within 1.74 of scaled time."""
+
+
+def bound(x: Tensor) -> Tensor:
+    """x where it is within `LINEAR` of 0; further out it nears `LINEAR` + 1 and never passes it.
+
+    Neither it nor its slope jumps.
+
+    >>> bound(torch.tensor([-1.0, 2.0, 3.0, 1e6]))
+    tensor([-1.0000,  2.0000,  2.5000,  3.0000])
+    """
+    beyond = (x.abs() - LINEAR).clamp(min=0)
+    return x.clamp(-LINEAR, LINEAR) + x.sign() * (beyond / (1 + beyond))
+
+
+def bound_counts(x: Tensor, counts: int) -> Tensor:
+    """X (..., path channel), of whose channels the last `counts` are counts, with those bounded."""
+    if not counts:
+        return x
+    return torch.cat([x[..., :-counts], bound(x[..., -counts:])], -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +69,16 @@ class Encoding(nn.Module):
     - values: `(x - shift) / scale`, clipped to `clip` scales where that is given, times `gain`
     - counts: `count_gain * c`, or `count_gain * log(1 + c)` with `count_scale="log"`
 
+    `bounded`: scaled time, how long ago a channel was observed, and counts wherever they are seen, stop
+    growing (`bound`), so that a stream much longer than the training's looks like the end of one of
+    those. Each count still moves the path by `count_gain`.
+
     `static` features, where they are to be seen too, stand behind the channels: scaled as values
     are, observed once, at a stream's first row. With `ramps` a readout sees each number of X, and
     how long ago each channel was observed, as that many `Ramps` too.
 
     `fit` learns shifts and scales from training series; they are buffers and travel with a saved
-    model. Without `fit` they are 0 and 1.
+    model. Without `fit` they are 0 and 1, and a warning says so where times or values are beyond 1,000.
 
     >>> encoding = Encoding(channels=30, counts=True).fit(train)  # doctest: +SKIP
     """
@@ -70,6 +99,7 @@ class Encoding(nn.Module):
         clip: float | None = None,
         count_scale: Literal["linear", "log"] = "linear",
         count_gain: float = 1.0,
+        bounded: bool = False,
     ) -> None:
         super().__init__()
         if channels < 1:
@@ -85,6 +115,8 @@ class Encoding(nn.Module):
         self.channels, self.counts, self.static = channels, counts, static
         self.gain, self.clip = gain, clip
         self.count_scale, self.count_gain = count_scale, count_gain
+        self.schema: Schema | None = None
+        self.bounded = bounded
         # Times are float64 whatever the model's dtype: `_apply` below keeps them so.
         self.register_buffer("time_shift", torch.zeros((), dtype=torch.float64))
         self.register_buffer("time_scale", torch.ones((), dtype=torch.float64))
@@ -101,6 +133,37 @@ class Encoding(nn.Module):
         return self
 
     @property
+    def is_plain(self) -> bool:
+        """Whether its numbers say all that it computes: it is no subclass, and no method was replaced."""
+        return type(self) is Encoding and _METHODS.isdisjoint(self.__dict__)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether any shift or scale is not what it was in the beginning."""
+        if float(self.time_scale) != 1.0 or float(self.time_shift) != 0.0:
+            return True
+        return bool(self.shift.any()) or bool((self.scale != 1).any())
+
+    def warn_if_unfitted(self, times: Tensor, values: Tensor) -> None:
+        """Warn where nothing was fitted and times (...) or values (..., channel) of a batch are far from 0.
+
+        Python shows a warning once. Single events are not asked: who sends them may not be who fits.
+        """
+        if torch.compiler.is_compiling() or self.is_fitted:
+            return
+        for name, numbers in (("times", times), ("values", values)):
+            far = numbers.detach().abs().nan_to_num(0.0, posinf=0.0)
+            # What no dtype of a model holds is refused by the model itself, with more to say.
+            if far.numel() and FAR <= float(far.amax()) < torch.finfo(torch.float32).max:
+                warnings.warn(
+                    f"the encoding was never fitted, and {name} reach {float(far.amax()):.0e}: the model "
+                    "takes them as they are, and its outputs grow with them. Fit it on training series: "
+                    "model.encoding.fit(train).",
+                    stacklevel=3,
+                )
+                return
+
+    @property
     def value_channels(self) -> int:
         """Channels that have a value: those observed and, behind them, static features."""
         return self.channels + self.static
@@ -112,11 +175,12 @@ class Encoding(nn.Module):
 
     @torch.no_grad()
     def fit(self, batch: SeriesBatch) -> Encoding:
-        """Learn shift and scale (mean and standard deviation) from training series; returns itself.
+        """Learn shift and scale (mean and standard deviation), and names, from training series; returns itself.
 
         A channel never observed, or always the same, keeps scale 1.
         """
         self._check(batch)
+        self.schema = Schema.of(batch)
         real, values = batch.real, self._told(batch).double()
         self.time_shift, self.time_scale = (
             moment.squeeze().to(self.time_shift)
@@ -134,7 +198,10 @@ class Encoding(nn.Module):
 
         times (...) and stamps (..., channel), NaN where never, in float64.
         """
-        gone = self.scale_time(times)[..., None] - self.scale_time(stamps)
+        if self.bounded:
+            gone = bound((times[..., None] - stamps) / self.time_scale)
+        else:
+            gone = self.scale_time(times)[..., None] - self.scale_time(stamps)
         return torch.where(stamps.isnan(), 0.0, gone).to(self.shift.dtype)
 
     def _view_lines(self, batch: SeriesBatch) -> Tensor:
@@ -145,7 +212,8 @@ class Encoding(nn.Module):
         values = torch.where(ever, forward_fill(rows.values), torch.nan)
         parts = [rows.time[:, :, None].to(values), values]
         if rows.counts is not None:
-            parts.append(rows.counts)
+            counts = bound(rows.counts) if self.bounded else rows.counts
+            parts.append(counts.to(values))
         since = self.since(batch.times, last_observed(batch.observed, batch.times))
         parts.append(torch.where(ever[:, :, : self.channels], since, torch.nan))
         return torch.cat(parts, 2)[real]
@@ -153,6 +221,7 @@ class Encoding(nn.Module):
     def forward(self, batch: SeriesBatch) -> EncodedSeries:
         """Scale a batch; `counts` are those of the whole history of each stream."""
         self._check(batch)
+        self.warn_if_unfitted(batch.times, batch.values)
         values = self._told(batch)
         counts = None
         if self.counts:
@@ -169,7 +238,12 @@ class Encoding(nn.Module):
 
     def scale_time(self, times: Tensor) -> Tensor:
         """Scaled time, float64; shape as given."""
-        return (times - self.time_shift) / self.time_scale
+        scaled = (times - self.time_shift) / self.time_scale
+        return bound(scaled) if self.bounded else scaled
+
+    def seen(self, x: Tensor) -> Tensor:
+        """X (..., path channel) as the field, the readout and the initial map see it."""
+        return bound_counts(x, self.value_channels if self.bounded and self.counts else 0)
 
     def scale_values(self, values: Tensor) -> Tensor:
         """Scaled values (..., channel); NaN stays NaN."""
@@ -179,7 +253,7 @@ class Encoding(nn.Module):
         return scaled if self.gain == 1.0 else scaled * self.gain
 
     def scale_counts(self, counts: Tensor) -> Tensor:
-        """Scaled counts (..., channel) of raw counts."""
+        """Scaled counts (..., channel) of raw counts, in the dtype they are kept in (see `count_dtype`)."""
         scaled = counts.log1p() if self.count_scale == "log" else counts
         return scaled if self.count_gain == 1.0 else scaled * self.count_gain
 

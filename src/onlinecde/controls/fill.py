@@ -34,9 +34,14 @@ def forward_fill(values: Tensor) -> Tensor:
     return observations_in_order(values, observed, rank).gather(1, rank)
 
 
+def count_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What counts of a series in some dtype are kept in: half precision would soon stop counting."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 def observation_counts(observed: Tensor, dtype: torch.dtype) -> Tensor:
     """How often each channel was observed so far, (stream, row, channel), this row included."""
-    return observed.cumsum(1).to(dtype)
+    return observed.cumsum(1).to(count_dtype(dtype))
 
 
 def last_observed(observed: Tensor, times: Tensor) -> Tensor:

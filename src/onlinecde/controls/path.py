@@ -97,8 +97,8 @@ class Path(ABC):
 
     @property
     def knots(self) -> Tensor:
-        """(knot,): the parameters 0, 1, ..., pieces at which pieces meet."""
-        return torch.arange(self.pieces + 1, dtype=self.rows.dtype, device=self.rows.device)
+        """(knot,) float64: the parameters 0, 1, ..., pieces at which pieces meet."""
+        return torch.arange(self.pieces + 1, dtype=torch.float64, device=self.rows.device)
 
     @abstractmethod
     def piece(self, index: int) -> Piece:
@@ -117,11 +117,11 @@ class Path(ABC):
         return self._query(s, derivative=True)
 
     def _query(self, s: float | Tensor, derivative: bool) -> Tensor:
-        grid = self._parameters(s, self.rows.dtype)
+        grid = self._parameters(s)
         ends = self.pieces_per_stream[:, None]
         piece = torch.minimum(grid.floor(), ends).to(torch.int64)
         ended = (piece >= ends)[:, :, None]
-        u = (grid - piece)[:, :, None]
+        u = (grid - piece)[:, :, None].to(self.rows.dtype)
         inside = torch.minimum(piece, (ends - 1).clamp(min=0))
         if self.pieces == 0:
             result = self.rows[:, :1].expand(-1, grid.shape[1], -1)
@@ -133,15 +133,15 @@ class Path(ABC):
             result = torch.where(ended, held, result)
         return result if torch.as_tensor(s).ndim else result[:, 0]
 
-    def _parameters(self, s: float | Tensor, dtype: torch.dtype) -> Tensor:
-        grid = self._queries(s, dtype, "s")
+    def _parameters(self, s: float | Tensor) -> Tensor:
+        grid = self._queries(s, "s")
         if not bool((grid >= 0).all()):
             raise SeriesError("s must be 0 or more: a path starts at its first row, s = 0.")
         return grid
 
-    def _queries(self, numbers: Any, dtype: torch.dtype, what: str) -> Tensor:
-        """A number, (query,) or (stream, query) as (stream, query)."""
-        wanted = torch.as_tensor(numbers, dtype=dtype, device=self.rows.device)
+    def _queries(self, numbers: Any, what: str) -> Tensor:
+        """A number, (query,) or (stream, query) as (stream, query) float64."""
+        wanted = torch.as_tensor(numbers, dtype=torch.float64, device=self.rows.device)
         streams = self.rows.shape[0]
         if wanted.ndim > 2 or (wanted.ndim == 2 and wanted.shape[0] != streams):
             raise SeriesError(
@@ -155,14 +155,14 @@ class Path(ABC):
         return self.rows.gather(1, index)
 
     def s_of_time(self, times: Any) -> Tensor:
-        """The parameter s (stream, query) at which the path stands at `times`.
+        """The parameter s (stream, query) float64 at which the path stands at `times`.
 
         `times` is a number, (query,) or (stream, query). A row's time gives the knot at which the
         row has been taken in; between rows, s is as far along as the clock is; after the last
         row, the end. A time before a stream's first row is refused.
         """
-        row, fraction = self._row_at(self._queries(times, torch.float64, "times"))
-        return (self.pieces_per_row * row + fraction).to(self.rows.dtype)
+        row, fraction = self._row_at(self._queries(times, "times"))
+        return self.pieces_per_row * row + fraction
 
     def _row_at(self, clock: Tensor) -> tuple[Tensor, Tensor]:
         """The last row at or before `clock` (stream, query), and how far on the next one is."""
@@ -177,7 +177,7 @@ class Path(ABC):
 
     def time_of_s(self, s: float | Tensor) -> Tensor:
         """The clock (stream, query) at s; s as for `evaluate`. Inverts `s_of_time`."""
-        grid = self._parameters(s, torch.float64)
+        grid = self._parameters(s)
         row = (grid / self.pieces_per_row).floor()
         row = torch.minimum(row, self.lengths[:, None] - 1).to(torch.int64)
         # The first piece of a row is the one along which time passes.

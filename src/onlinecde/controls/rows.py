@@ -26,7 +26,7 @@ def join_channels(series: EncodedSeries, values: Tensor) -> Tensor:
     """(stream, row, channel) in the order time, values, counts."""
     parts = [series.time[:, :, None].to(values.dtype), values]
     if series.counts is not None:
-        parts.append(series.counts)
+        parts.append(series.counts.to(values.dtype))
     return torch.cat(parts, 2)
 
 

@@ -10,6 +10,7 @@ import os
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from onlinecde.cache_folder import cache_folder
 from onlinecde.data.errors import DataError
 from onlinecde.data.ragged import pad, pad_rows, strip_padding
 from onlinecde.data.task import Task
+from onlinecde.series import RawStatic, StaticColumn
 
-FORMAT = 1
+FORMAT = 2
 """Raised whenever what is stored, or how a data set is prepared, changes."""
 
 
@@ -83,7 +85,6 @@ def save_task(task: Task, file: str | os.PathLike[str], *, key: str = "") -> Non
         },
     }
     arrays = {
-        "facts": np.frombuffer(json.dumps(facts, default=str).encode(), np.uint8),
         "lengths": series.rows.cpu().numpy(),
         "times": strip_padding(series, series.times),
         "values": strip_padding(series, series.values),
@@ -93,6 +94,9 @@ def save_task(task: Task, file: str | os.PathLike[str], *, key: str = "") -> Non
     }
     if series.static is not None:
         arrays["static"] = series.static.cpu().numpy()
+    if series.raw_static is not None:
+        facts["raw_static"] = _raw_facts(series.raw_static, arrays)
+    arrays["facts"] = np.frombuffer(json.dumps(facts, default=str).encode(), np.uint8)
     for name, positions in task.splits.items():
         arrays[f"split_{name}"] = positions.cpu().numpy()
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -130,6 +134,8 @@ def load_task(file: str | os.PathLike[str], *, key: str | None = None) -> Task:
             static=static,
             features=facts["features"],
         )
+        if "raw_static" in facts:
+            series = replace(series, raw_static=_raw_static(facts["raw_static"], stored))
         about = facts["facts"]
         labels = stored["labels"]
         if about["per"] == "row":
@@ -154,6 +160,28 @@ def load_task(file: str | os.PathLike[str], *, key: str | None = None) -> Task:
         raise DataError(
             f"{file}: the prepared data is damaged ({error}): prepare it anew."
         ) from error
+
+
+def _raw_facts(raw: RawStatic, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """What JSON keeps of raw static features; columns of numbers go to `arrays`."""
+    columns: dict[str, Any] = {}
+    for number, (name, column) in enumerate(raw.columns.items()):
+        columns[name] = column.tolist() if column.dtype == object else number
+        if column.dtype != object:
+            arrays[f"raw_{number}"] = column
+    encoding = [column.as_json() for column in raw.encoding]
+    return {"columns": columns, "fixed": dict(raw.fixed), "encoding": encoding}
+
+
+def _raw_static(facts: Mapping[str, Any], stored: Mapping[str, np.ndarray]) -> RawStatic:
+    return RawStatic(
+        {
+            name: np.array(column, object) if isinstance(column, list) else stored[f"raw_{column}"]
+            for name, column in facts["columns"].items()
+        },
+        {name: tuple(known) for name, known in facts["fixed"].items()},
+        tuple(StaticColumn.from_json(column) for column in facts["encoding"]),
+    )
 
 
 def _fingerprint(path: Path) -> list[Any]:

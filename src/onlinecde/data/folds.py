@@ -8,7 +8,7 @@ import torch
 
 from onlinecde.data.errors import DataError
 from onlinecde.data.splits import split_streams
-from onlinecde.data.task import Task, strata_of
+from onlinecde.data.task import Task, encoded, strata_of
 
 _SEED = 0
 """Of the lot. Fixed: another one would deal other folds, which must never be compared."""
@@ -20,6 +20,7 @@ def fold_task(task: Task, fold: int, folds: int) -> Task:
     The validation streams stay what they are, since settings were chosen on them, and are never tested. The
     train and test streams together are dealt by lot into folds of equal size, whole subjects at a time, with
     like numbers of each class (of streams with a label of 1). The same task gives the same folds on every machine.
+    Raw static features are encoded anew, by the fold's own training streams.
 
     >>> from onlinecde.data import simulate_ward
     >>> task = fold_task(simulate_ward(100, seed=0).task, 3, 5)
@@ -41,4 +42,9 @@ def fold_task(task: Task, fold: int, folds: int) -> Task:
     tested = torch.zeros(len(pool), dtype=torch.bool)
     tested[dealt[str(fold)]] = True
     splits = {**task.splits, "train": pool[~tested], "test": pool[tested]}
-    return replace(task, splits=splits, settings={**task.settings, "fold": fold, "folds": folds})
+    return replace(
+        task,
+        series=encoded(task.series, splits),
+        splits=splits,
+        settings={**task.settings, "fold": fold, "folds": folds},
+    )

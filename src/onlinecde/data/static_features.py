@@ -1,4 +1,4 @@
-"""Columns of facts about streams -> static features, complete and numeric."""
+"""Columns of facts about streams -> static features, encoded by what the training split has."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
-
 from onlinecde.data.errors import DataError
-from onlinecde.data.task import Task
+from onlinecde.data.task import Task, encoded
+from onlinecde.series import RawStatic, SeriesError
+from onlinecde.series.static_columns import as_category, as_column, is_missing
 
 
 def with_static(
@@ -18,12 +17,12 @@ def with_static(
 ) -> Task:
     """Give the task's series static features from `columns`, each (stream,).
 
-    A number that is missing (NaN or None) becomes the mean of the training split and is marked by
-    a feature `NAME_missing`. Text, and what `categorical` names with its categories, becomes one
-    feature `NAME=CATEGORY` a category, all 0 where missing.
+    A number that is missing (NaN or None) becomes the mean of the training split and, where that has
+    gaps too, is marked by a feature `NAME_missing`. Text, and what `categorical` names with its
+    categories, becomes one feature `NAME=CATEGORY` a category of the training split, all 0 where missing.
     """
-    train = task.splits.get("train", torch.arange(len(task.series))).numpy()
-    features: list[tuple[str, np.ndarray]] = []
+    fixed = {name: tuple(map(str, known)) for name, known in (categorical or {}).items()}
+    raw = {}
     for name, column in columns.items():
         entries = list(column)
         if len(entries) != len(task.series):
@@ -31,42 +30,13 @@ def with_static(
                 f"static feature '{name}' has {len(entries)} entries for "
                 f"{len(task.series)} streams."
             )
-        fixed = (categorical or {}).get(name)
-        if fixed is not None or any(isinstance(entry, str) for entry in entries):
-            known = [entry for entry in entries if not _is_missing(entry)]
-            for category in fixed if fixed is not None else sorted({str(k) for k in known}):
-                match = [
-                    not _is_missing(entry) and str(entry) == str(category) for entry in entries
-                ]
-                features.append((f"{name}={category}", np.array(match, float)))
-            continue
-        numbers = np.array([np.nan if entry is None else float(entry) for entry in entries])
-        if np.isinf(numbers).any():
-            stream = task.series.streams[int(np.flatnonzero(np.isinf(numbers))[0])]
-            raise DataError(
-                f"stream {stream!r}, static feature '{name}' is infinite: leave it empty."
-            )
-        missing = np.isnan(numbers)
-        seen = numbers[train][~missing[train]]
-        filled = np.where(missing, seen.mean() if len(seen) else 0.0, numbers)
-        features.append((name, filled))
-        if missing.any():
-            features.append((f"{name}_missing", missing.astype(float)))
-    if not features:
+        if name in fixed:
+            entries = [None if is_missing(entry) else as_category(entry) for entry in entries]
+        raw[name] = as_column(entries)
+    if not raw:
         return task
-    names = [name for name, _ in features]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise DataError(
-            f"two static features are called '{twice}', one of them made from another column (a "
-            "mark of what is missing, or a category): rename the column."
-        )
-    table = torch.from_numpy(np.stack([column for _, column in features], 1))
-    return replace(
-        task,
-        series=replace(task.series, static=table.to(task.series.values), features=tuple(names)),
-    )
-
-
-def _is_missing(entry: Any) -> bool:
-    return entry is None or (isinstance(entry, float) and np.isnan(entry))
+    try:
+        series = encoded(replace(task.series, raw_static=RawStatic(raw, fixed)), task.splits)
+    except SeriesError as error:
+        raise DataError(str(error)) from error
+    return replace(task, series=series)

@@ -15,12 +15,29 @@ if TYPE_CHECKING:
 
 
 def long_events(
-    own: Table, channel: str, value: str, channels: Sequence[str] | None
+    own: Table,
+    channel: str,
+    value: str,
+    channels: Sequence[str] | None,
+    known: Sequence[str] | None = None,
 ) -> pl.DataFrame:
-    """Events: position of their line, channel, value."""
+    """Events: position of their line, channel, value.
+
+    known: channels of a model. Of others nothing is read, but that there was a row.
+    """
     import polars as pl
 
     names = own.complete(channel, "channel").cast(pl.String)
+    if known is not None:
+        taken = names.is_in(list(known))
+        if not taken.any():
+            raise DataError(
+                f"{own.origin}, column '{channel}' has none of the model's channels, {', '.join(known[:10])}: "
+                f"it has {', '.join(names.unique().sort().to_list()[:10])}. Name them as the model's are named."
+            )
+        first = next(name for name in known if (names == name).any())
+        own = own.blank(value, ~taken)
+        names = pl.select(pl.when(taken).then(names).otherwise(pl.lit(first))).to_series()
     if channels is not None:
         unknown = (~names.is_in(list(channels))).arg_true()
         if len(unknown):
@@ -33,8 +50,22 @@ def long_events(
     return pl.DataFrame({"at": range(len(names)), "channel": names, "value": numbers})
 
 
-def wide_channels(own: Table, channels: Sequence[str] | None, taken: set[str]) -> list[str]:
-    """The columns that are channels: those named, else all without another role."""
+def wide_channels(
+    own: Table,
+    channels: Sequence[str] | None,
+    taken: set[str],
+    known: Sequence[str] | None = None,
+) -> list[str]:
+    """The columns that are channels: those named, else all without another role; with `known`, a model's."""
+    if known is not None:
+        names = [name for name in known if name in own.frame.columns and name not in taken]
+        if not names:
+            others = [c for c in own.frame.columns if c not in taken and c != LINE]
+            raise DataError(
+                f"{own.origin} has none of the model's channels, {', '.join(known[:10])}: it has the columns "
+                f"{', '.join(others[:10])}. Name them as the model's are named."
+            )
+        return names
     if channels is not None:
         for name in channels:
             own.column(name, "channel")

@@ -106,6 +106,13 @@ class Table:
             return text.cast(pl.Int64)
         return text
 
+    def blank(self, name: str, where: pl.Series) -> Table:
+        """The table with nothing in a column where `where` is true."""
+        import polars as pl
+
+        cells = pl.select(pl.when(~where).then(self.column(name, "value"))).to_series()
+        return replace(self, frame=self.frame.with_columns(cells.alias(name)))
+
     def rows(self, keep: pl.Series) -> Table:
         """Only the lines where `keep` is true."""
         return replace(self, frame=self.frame.filter(keep))

@@ -96,9 +96,23 @@ def stream_target(
     numbers = np.stack(
         [_floats(column, f"{table.origin}, column '{column.name}'") for column in found], 1
     )
-    known = set(np.unique(numbers[~np.isnan(numbers)]))
-    chosen = kind or ("multilabel" if known <= {0.0, 1.0} else "regression")
+    chosen = kind or _common_kind(numbers, columns)
     return Target(numbers, chosen, "stream", tuple(columns), flow)
+
+
+def _common_kind(numbers: np.ndarray, columns: Sequence[str]) -> Kind:
+    """The kind of several labels (stream, label); labels of two kinds are refused, for they share no loss."""
+    binary = [set(np.unique(one[~np.isnan(one)])) <= {0.0, 1.0} for one in numbers.T]
+    if len(set(binary)) > 1:
+        each = ", ".join(
+            f"'{name}' {'is 0 or 1' if two else 'has other numbers'}"
+            for name, two in zip(columns, binary, strict=True)
+        )
+        raise DataError(
+            f"the labels are of two kinds ({each}), and a model has one: fit a model for each kind, or say "
+            "kind='regression' if all of them are numbers to be predicted."
+        )
+    return "multilabel" if binary[0] else "regression"
 
 
 def _labelled_flow(

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from onlinecde.data.errors import DataError
 from onlinecde.data.table_files import Table
+from onlinecde.series import TIME_UNITS
 
 if TYPE_CHECKING:
     import polars as pl
-
-SECONDS: Mapping[str, float] = {
-    "milliseconds": 1e-3,
-    "seconds": 1.0,
-    "minutes": 60.0,
-    "hours": 3600.0,
-    "days": 86400.0,
-}
-"""Units of time that timestamps can be turned into."""
 
 Form = Literal["numbers", "timestamps without a time zone", "timestamps with a time zone"]
 """What times can be; those of one task are all of the same form."""
@@ -49,7 +41,7 @@ class Clock:
         if self.origins:
             names = streams.cast(pl.String)
             raw = raw - names.replace_strict(self.origins, default=None, return_dtype=pl.Float64)
-        return raw if form == "numbers" else raw / SECONDS[self.unit]
+        return raw if form == "numbers" else raw / TIME_UNITS[self.unit]
 
     def counted_from(self, table: Table, column: str, streams: pl.Series) -> Clock:
         """The same clock with each stream's time 0 from `column`, in which each has one."""
@@ -88,9 +80,9 @@ def read_clock(table: Table, column: str, streams: pl.Series, unit: str) -> Cloc
     raw, form = raw_times(table, column, "time")
     if form == "numbers":
         return Clock(unit, form, {})
-    if unit not in SECONDS:
+    if unit not in TIME_UNITS:
         raise DataError(
-            f"time_unit is {unit!r}: choose one of {', '.join(SECONDS)} for timestamps."
+            f"time_unit is {unit!r}: choose one of {', '.join(TIME_UNITS)} for timestamps."
         )
     frame = pl.DataFrame({"stream": streams.cast(pl.String), "time": raw})
     first = frame.group_by("stream").agg(pl.col("time").min())

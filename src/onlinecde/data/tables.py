@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from onlinecde.data.errors import DataError
@@ -23,7 +24,7 @@ from onlinecde.data.table_labels import (
 )
 from onlinecde.data.table_times import Clock, read_clock
 from onlinecde.data.task import Kind, Task
-from onlinecde.series import SeriesBatch
+from onlinecde.series import Schema, SeriesBatch
 
 if TYPE_CHECKING:
     import polars as pl
@@ -52,6 +53,7 @@ def task_from_table(
     splits: Mapping[str, Any] | None = None,
     fractions: Mapping[str, float] = FRACTIONS,
     metric: str | None = None,
+    schema: Schema | None = None,
 ) -> Task:
     """Turn a table into a task: CSV, Parquet or Arrow file, or polars, pandas, Arrow table.
 
@@ -69,6 +71,10 @@ def task_from_table(
     - `subject`: the column, in this table or in that of `static`, that keeps streams together
       when they are dealt out to train, validation and test.
     - `duplicates`: what to do with two values of one channel at one instant.
+    - `schema`: of a model that is to judge the task (`model.schema`), in place of `channels` and
+      `static_columns`. Its channels and static features are looked up by name, and encoded as they
+      were in training; what the table lacks is missing, what it has besides is not read, and both
+      are said in `task.notes`.
 
     Raises `DataError` naming the file, the line and the column.
     """
@@ -80,7 +86,8 @@ def task_from_table(
             f"labels is a {type(labels).__name__}: give StreamLabels, RowLabels or IntervalLabels."
         )
     taken = {name for name in (stream, subject, origin, *_label_columns(labels)) if name}
-    facts, features = _static_table(own, static, static_columns, stream, taken)
+    facts, features = _static_table(own, static, static_columns, stream, taken, schema)
+    known = None if schema is None else schema.channels
     streams = own.keys(stream, "stream")
     clock = read_clock(own, time, streams, time_unit)
     if origin is not None:
@@ -89,10 +96,17 @@ def task_from_table(
     times = clock.read(own, time, streams, "time")
     _check_origins(own, time, times)
     if channel is not None and value is not None:
-        events = long_events(own, channel, value, channels)
-        names = list(channels) if channels is not None else sorted(events["channel"].unique())
+        others = () if known is None else _unknown(own, channel, known)
+        events = long_events(own, channel, value, None if schema else channels, known)
+        names = (
+            list(channels)
+            if channels is not None and schema is None
+            else sorted(events["channel"].unique())
+        )
     else:
-        names = wide_channels(own, channels, {*taken, time, *(features if facts is own else ())})
+        roles = {*taken, time, *(features if facts is own else ())}
+        names = wide_channels(own, channels, roles, known)
+        others = [c for c in own.frame.columns if c not in {*roles, *names, LINE}] if known else ()
         events = wide_events(own, names)
     series = series_of(own, events, streams, times, names, duplicates, value)
     target = _target(labels, own, stream, time, clock, series, kind)
@@ -121,14 +135,34 @@ def task_from_table(
         flow=target.flow,
         notes=_static_notes(facts, stream, series) if static is not None else (),
     )
-    columns = {f: _static_cells(facts, stream, f, series) for f in features}
-    return with_static(task, columns)
+    kinds = {} if schema is None else {c.name: c.categories is None for c in schema.static}
+    columns = {f: _static_cells(facts, stream, f, series, kinds.get(f)) for f in features}
+    task = with_static(task, columns)
+    if schema is None:
+        return task
+    if others:
+        shown = f"{', '.join(others[:10])}{', ...' if len(others) > 10 else ''}"
+        task = replace(task, notes=(*task.notes, f"the model does not know {shown}: not read"))
+    return task.under(schema)
+
+
+def _unknown(own: Table, channel: str, known: Sequence[str]) -> list[str]:
+    """Channels of a long table that a model does not know."""
+    import polars as pl
+
+    there = own.column(channel, "channel").cast(pl.String).unique().drop_nulls().sort()
+    return [name for name in there.to_list() if name not in known]
 
 
 def _static_table(
-    own: Table, static: Any, columns: Sequence[str] | None, stream: str, taken: set[str]
+    own: Table,
+    static: Any,
+    columns: Sequence[str] | None,
+    stream: str,
+    taken: set[str],
+    schema: Schema | None,
 ) -> tuple[Table, list[str]]:
-    """The table that holds the static features, and their names."""
+    """The table that holds the static features, and their names; with a model's schema, those it knows."""
     if static is None:
         facts = own
     else:
@@ -141,6 +175,9 @@ def _static_table(
             )
         if columns is None:
             columns = [c for c in facts.frame.columns if c not in taken and c != LINE]
+    if schema is not None:
+        there = {*facts.frame.columns} - taken
+        columns = [column.name for column in schema.static if column.name in there]
     for name in columns or ():
         facts.column(name, "static feature")
         if name in taken:
@@ -156,22 +193,27 @@ def _static_notes(facts: Table, stream: str, series: SeriesBatch) -> list[str]:
     return [f"{many} of {len(series)} streams have no line in {facts.origin}"] if many else []
 
 
-def _static_cells(facts: Table, stream: str, feature: str, series: SeriesBatch) -> list[Any]:
-    """Numbers where the whole column is numbers, else text; a text among numbers is refused."""
+def _static_cells(
+    facts: Table, stream: str, feature: str, series: SeriesBatch, number: bool | None
+) -> list[Any]:
+    """Numbers where the whole column is numbers, else text; a text among numbers is refused.
+
+    number: what it is to the model that will judge it; None where that is to be found out.
+    """
     import polars as pl
 
     cells = per_stream(facts, stream, feature, series, "static feature")
     column = pl.Series(cells, strict=False)
     if column.dtype == pl.String:
         words = words_in(column)
-        if mostly_words(column):
+        if number is False or (mostly_words(column) and not number):
             return column.to_list()
         if len(words):
             at = int((facts.column(feature, "static feature") == words[0]).arg_true()[0])
             raise DataError(
                 f"{facts.where(at, feature)} (static feature): {words[0][:40]!r} is not a number, as "
-                "most of the column are: correct it, or leave it empty if it is missing. Where they "
-                "are categories, write each with a letter, as 'unit 1'."
+                f"{'in training' if number else 'most of the column are'}: correct it, or leave it empty if it "
+                "is missing. Where they are categories, write each with a letter, as 'unit 1'."
             )
         column = column.str.strip_chars().cast(pl.Float64)
     elif column.dtype != pl.Null and not (column.dtype.is_numeric() or column.dtype == pl.Boolean):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from onlinecde.data.errors import DataError
 from onlinecde.data.splits import FRACTIONS, check_splits, split_streams
-from onlinecde.series import SeriesBatch
+from onlinecde.series import Schema, SeriesBatch, SeriesError
 
 Kind = Literal["binary", "multiclass", "multilabel", "regression"]
 Per = Literal["stream", "row"]
@@ -112,7 +112,7 @@ class Task:
             check_splits(dealt, subjects)
         return cls(
             name=name,
-            series=series,
+            series=encoded(series, dealt),
             labels=target,
             kind=kind,
             per=per,
@@ -138,6 +138,31 @@ class Task:
             raise DataError(f"split '{name}' of task '{self.name}' is empty.")
         batch, labels = self.series[at], self.labels[at.to(self.labels.device)]
         return batch, labels[:, : batch.times.shape[1]] if self.per == "row" else labels
+
+    @property
+    def schema(self) -> Schema:
+        """Names, and how static features are encoded: what a model trained on this task carries."""
+        at = self.splits.get("train")
+        training = None if at is None else at.cpu().numpy()
+        return Schema.of(self.series, training, self.time_unit)
+
+    def under(self, schema: Schema) -> Task:
+        """The task with a model's channels and static features; what it lacks, or has besides, is a note.
+
+        Raises DataError where it has none of the channels, or counts in another unit of time.
+        """
+        if schema.time_unit not in (None, self.time_unit):
+            raise DataError(
+                f"task '{self.name}' is in {self.time_unit}, the model counts {schema.time_unit}: prepare the "
+                f"task with time_unit={schema.time_unit!r}."
+            )
+        if schema.fits(self.series):
+            return self
+        try:
+            series, notes = schema.align(self.series)
+        except SeriesError as error:
+            raise DataError(f"task '{self.name}': {error}") from error
+        return replace(self, series=series, notes=(*self.notes, *notes))
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -238,6 +263,16 @@ def _checked_labels(
     if bool((target == -1).all() if kind == "multiclass" else target.isnan().all()):
         raise DataError("there is no label at all: give at least one.")
     return target
+
+
+def encoded(
+    series: SeriesBatch, splits: Mapping[str, Tensor], *, seen: Tensor | None = None
+) -> SeriesBatch:
+    """The series with raw static features encoded by what the training split has; others stay as they are.
+
+    seen: streams whose categories and gaps count, where they are not those of the training split.
+    """
+    return series.with_raw_static(series.raw_static, training=splits.get("train"), seen=seen)
 
 
 def strata_of(labels: Tensor, kind: Kind) -> Tensor | None:

@@ -68,7 +68,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
             name="clean",
             what="done right: scaled by the training split, chosen by the validation metric, one "
             "RMSE over the set, static features and true times for every model",
-            fit=FitSettings(epochs=60, plateau=5, stop=12),
+            fit=FitSettings(epochs=60, plateau=5, stop=12, monitor="metric"),
             models={
                 "neural-cde": {**PLAIN, "activation": "silu", "clip": 5.0},
                 "other": {"clip": 5.0},

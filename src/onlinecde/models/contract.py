@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 
 from onlinecde.controls import Measurability
 from onlinecde.models.heads import Head
-from onlinecde.series import SeriesBatch, SeriesError
+from onlinecde.series import Schema, SchemaWarning, SeriesBatch, SeriesError
 from onlinecde.series.checks import as_cells
+from onlinecde.solvers.fields import has_hooks
 
 
 class StateError(ValueError):
@@ -80,6 +82,25 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
     outputs: int
     static: int
     head: Head
+    _schema: Schema | None = None
+
+    @property
+    def schema(self) -> Schema | None:
+        """Names of its channels and static features, and how raw ones become its own; None: they go by position.
+
+        `fit` sets it and `save` keeps it; until then it is that of the series its encoding was fitted on.
+        """
+        if self._schema is not None:
+            return self._schema
+        learned = getattr(getattr(self, "encoding", None), "schema", None)
+        # An encoding may be fitted on series without the static features its model takes in beside it.
+        if learned is not None and len(learned.features) == self.static:
+            return learned
+        return None
+
+    @schema.setter
+    def schema(self, schema: Schema | None) -> None:
+        self._schema = schema
 
     @property
     @abstractmethod
@@ -102,6 +123,8 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
     def observe(self, state: State, t: Any, x: Any) -> State:
         """Take in what was observed at t, a number or (stream,): x (stream, channel), NaN = not observed.
 
+        x by name, where the model's `schema` has names: {channel: a number or (stream,)}.
+
         Events of one instant may come in any order, together or one by one. Returns a new state;
         raises StateError, and changes nothing, where the observation cannot be right.
         """
@@ -109,6 +132,32 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
     @abstractmethod
     def predict(self, state: State, t: Any = None) -> Tensor:
         """What the model says at t, (stream, output), t a number or (stream,), default: the last row's time."""
+
+    encodes_by_call: ClassVar[bool] = False
+    """Whether whole series are encoded by calling `encoding`"""
+    weights_alone: ClassVar[tuple[str, ...]] = ()
+    """Parts that are not always called, for what they compute is read off their tensors"""
+
+    def check_parts(self, *, live: bool) -> None:
+        """Refuse what is done to such parts by hooks or another forward: it would take effect in places alone.
+
+        Whole series go through an encoding's own forward, so that its hooks are refused in live streams alone.
+        """
+        for name in self.weights_alone:
+            part = self._modules.get(name)
+            if part is None or (name == "encoding" and self.encodes_by_call and not live):
+                continue
+            if has_hooks(part):
+                raise ValueError(
+                    f"`{name}` has hooks, and is not called everywhere it is used: remove them."
+                )
+            if name != "encoding" and (
+                "forward" in vars(part) or not type(part).forward.__module__.startswith("torch.nn.")
+            ):
+                raise ValueError(
+                    f"`{name}` has a forward of its own, and is not called everywhere it is used: write a "
+                    "model that calls it."
+                )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -118,13 +167,27 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
+    def aligned(self, batch: SeriesBatch) -> SeriesBatch:
+        """A batch with the model's channels and static features, matched by name where the model has names.
+
+        What the batch lacks of the model's `schema`, or has besides, is said by a `SchemaWarning`.
+        """
+        if self.schema is None or self.schema.fits(batch):
+            return batch
+        batch, notes = self.schema.align(batch)
+        for told in notes:
+            warnings.warn(told, SchemaWarning, stacklevel=3)
+        return batch
+
     def prepare(self, batch: SeriesBatch) -> SeriesBatch:
-        """Check that a batch fits, and give it the model's dtype."""
+        """Check that a batch fits, and give it the model's channels, static features and dtype."""
+        self.check_parts(live=False)
         if not isinstance(batch, SeriesBatch):
             raise TypeError(
                 f"a {type(batch).__name__} is no series: give a SeriesBatch, as "
                 "SeriesBatch.from_padded(times, values) builds it."
             )
+        batch = self.aligned(batch)
         if batch.values.shape[2] != self.channels:
             raise ValueError(
                 f"the series has {batch.values.shape[2]} channels ({', '.join(batch.channels[:5])}"
@@ -138,10 +201,39 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
             )
         return batch if batch.dtype == self.dtype else _in_dtype(batch, self.dtype)
 
+    def row_of(self, x: Any, streams: int) -> Any:
+        """An observation by name as (stream, channel), NaN for what is not named; any other as it is."""
+        if not isinstance(x, Mapping):
+            return x
+        if self.schema is None:
+            raise StateError("the model's channels have no names: give x as (stream, channel).")
+        row = np.full((streams, self.channels), np.nan)
+        place = {name: number for number, name in enumerate(self.schema.channels)}
+        for name, values in x.items():
+            if name not in place:
+                raise StateError(f"the model has no channel {name!r}: it has {', '.join(place)}.")
+            cells = real_cells(values, f"channel {name!r}")
+            if cells.shape not in ((), (1,), (streams,)):
+                raise StateError(
+                    f"channel {name!r} has shape {cells.shape}: give a number or one for each of the "
+                    f"{streams} streams."
+                )
+            row[:, place[name]] = cells
+        return row
+
     def prepare_static(self, streams: int, static: Any) -> Tensor | None:
-        """Check static features (stream, feature) for `init_state`."""
+        """Check static features for `init_state`: (stream, feature), or raw ones by name, where there are names."""
+        self.check_parts(live=True)
         if streams < 1:
             raise StateError(f"streams is {streams}: give at least 1.")
+        if isinstance(static, Mapping) and self.schema is not None:
+            try:
+                static, notes = self.schema.encode(static, range(streams))
+            except SeriesError as error:
+                raise StateError(str(error)) from error
+            for told in notes:
+                warnings.warn(told, SchemaWarning, stacklevel=3)
+            static = static if self.static else None
         if self.static == 0:
             if static is not None:
                 raise StateError("the model takes no static features: leave static out.")
@@ -240,6 +332,20 @@ def check_observation(time: Tensor, clock: Tensor, x: Tensor, channels: int) -> 
         raise StateError(
             f"stream {stream}, channel {channel}: the value is {float(x[stream, channel])}: use NaN "
             "for what was not observed."
+        )
+
+
+def arguments(names: Mapping[str, Any]) -> dict[str, Any]:
+    """A constructor's arguments, of its `locals()` before there are others: what a saved model is built from."""
+    return {name: value for name, value in names.items() if name not in ("self", "__class__")}
+
+
+def check_asked(at: Any, final: bool) -> None:
+    """Refuse query times and the last row at once: there is one answer a call."""
+    if at is not None and final:
+        raise ValueError(
+            "at and final=True were both given: leave final out for outputs at query times, or at for "
+            "outputs after the last row."
         )
 
 

@@ -20,6 +20,7 @@ from onlinecde.models.row_blocks import (
     tanh_back,
     where_positive,
 )
+from onlinecde.solvers.first_order import once_by_recurrence
 
 
 def fade(values: Tensor, mask: Tensor, elapsed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -66,7 +67,7 @@ class _Fade(torch.autograd.Function):
         return x
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_by_recurrence
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         mask, elapsed, weight, bias, x, share = ctx.saved_tensors
         need_values, _, need_elapsed = ctx.needs_input_grad[:3]
@@ -115,7 +116,7 @@ class _DecayedRecurrence(torch.autograd.Function):
         return trail[1:]
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_by_recurrence
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         seen, since, weight, recurrent, fading, gates, trail, share = ctx.saved_tensors
         u_z, u_r, u_new = recurrent.chunk(3)

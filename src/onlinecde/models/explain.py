@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from onlinecde.controls import Path
 from onlinecde.models import legs
+from onlinecde.models.heads import is_linear_head
 from onlinecde.solvers import solve_with
 from onlinecde.solvers.chain import Chain, chain
 from onlinecde.solvers.stepping import (
@@ -92,8 +93,9 @@ def explain_path(
     """Contributions along a whole path; `stamps` as the model gives them for the batch."""
     _check(model)
     how = model.integrator
-    laid = chain(path, model.field, how.steps, how.max_step)
-    zs = solve_with(how, path, model.field, z0, outputs="knots").z.transpose(0, 1)[:, laid.order]
+    field = model.vector_field
+    laid = chain(path, field, how.steps, how.max_step)
+    zs = solve_with(how, path, field, z0, outputs="knots").z.transpose(0, 1)[:, laid.order]
     views = _views(model, path, stamps)
     start = model.read(z0, None if views is None else views[0])
     views = None if views is None else views[:, laid.order]
@@ -211,7 +213,7 @@ def _contributions(
         if model.encoding.ramps is not None:
             seen = model.encoding.ramps.by_input(seen)
         added += _by_channel(laid, piece, seen.transpose(1, 2))
-    if not model.head.linear:
+    if not is_linear_head(model.head):
         touched = torch.zeros_like(added[:, :, :1])
         touched[:, moved, 0] = (parts != 0).any(2).to(added.dtype)
         added = _share_out(added, difference, touched)
@@ -251,12 +253,12 @@ def _fold(model: NeuralCDE, added: Tensor) -> tuple[Tensor, Tensor]:
 
 def _parts(model: NeuralCDE, laid: Chain, piece: int, z: Tensor) -> Tensor:
     """What each moved channel adds to z on a piece, (stream, moved, hidden)."""
-    table = model.integrator.table
+    table, field = model.integrator.table, model.vector_field
     data, drive, channels = piece_data(laid, piece), piece_drive(laid, piece), laid.moved(piece)
     columns: list[Tensor] = []
 
     def rate(y: Tensor, u: float | Tensor) -> Tensor:
-        matrix = model.field.matrix(y, drive_at(drive, u))[:, :, channels].transpose(1, 2)
+        matrix = field.matrix(y, drive_at(drive, u))[:, :, channels].transpose(1, 2)
         columns.append(matrix * laid.slope(data, u)[:, :, None])
         return columns[-1].sum(1)
 
@@ -277,7 +279,7 @@ def _mean_gradients(model: NeuralCDE, inputs: Tensor, said: Tensor) -> Tensor:
     (knot, stream, output).
     """
     between = (len(inputs) - 1, inputs.shape[1])
-    if model.head.linear:
+    if is_linear_head(model.head):
         return model.head.layers.weight.expand(*between, -1, -1)  # pyright: ignore[reportAttributeAccessIssue, reportReturnType, reportCallIssue]
     lines, ends = (torch.stack([x[:-1], x[1:]]).flatten(1, 2) for x in (inputs, said))
     return _settled_gradient(model, lines, ends, None, HALVINGS).unflatten(0, between)

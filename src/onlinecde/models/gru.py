@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Measurability
+from onlinecde.models.contract import arguments
 from onlinecde.models.heads import Kind
 from onlinecde.models.recurrences import gru_recurrence
 from onlinecde.models.recurrent import RecurrentModel, Rows
@@ -20,6 +21,8 @@ RUN = 32
 
 class StackedGRU(RecurrentModel):
     """`torch.nn.GRU` over rows; a subclass says what stands in a row."""
+
+    weights_alone = ("encoding", "cells")
 
     def __init__(
         self,
@@ -35,6 +38,7 @@ class StackedGRU(RecurrentModel):
         gain: float = 1.0,
         clip: float | None = None,
     ) -> None:
+        self.config = arguments(locals())
         super().__init__(
             channels,
             hidden,
@@ -48,18 +52,6 @@ class StackedGRU(RecurrentModel):
             clip,
         )
         self.cells = nn.GRU(self.inputs, hidden, layers)
-        self.config = {
-            "channels": channels,
-            "hidden": hidden,
-            "outputs": outputs,
-            "static": static,
-            "layers": layers,
-            "kind": kind,
-            "readout_width": readout_width,
-            "channel_dropout": channel_dropout,
-            "gain": gain,
-            "clip": clip,
-        }
 
     @property
     @abstractmethod

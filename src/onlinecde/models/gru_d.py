@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Measurability
+from onlinecde.models.contract import arguments
 from onlinecde.models.decayed_recurrence import decayed_recurrence, fade
 from onlinecde.models.heads import Kind
 from onlinecde.models.recurrent import RecurrentModel, Rows
@@ -35,6 +36,8 @@ class GRUD(RecurrentModel):
     torch.Size([1, 1])
     """
 
+    weights_alone = ("encoding", "inward", "hidden_decay")
+
     def __init__(
         self,
         channels: int,
@@ -48,6 +51,7 @@ class GRUD(RecurrentModel):
         gain: float = 1.0,
         clip: float | None = None,
     ) -> None:
+        self.config = arguments(locals())
         super().__init__(
             channels, hidden, outputs, static, 1, kind, readout_width, channel_dropout, gain, clip
         )
@@ -60,17 +64,6 @@ class GRUD(RecurrentModel):
         self.hidden_decay = nn.Linear(channels, hidden)
         self.inward = nn.Linear(2 * channels, 3 * hidden)
         self.recurrent = uniform(hidden**-0.5, 3 * hidden, hidden)
-        self.config = {
-            "channels": channels,
-            "hidden": hidden,
-            "outputs": outputs,
-            "static": static,
-            "kind": kind,
-            "readout_width": readout_width,
-            "channel_dropout": channel_dropout,
-            "gain": gain,
-            "clip": clip,
-        }
 
     @property
     def measurability(self) -> Measurability:

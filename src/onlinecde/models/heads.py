@@ -5,6 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from onlinecde.solvers.fields import has_hooks, is_linear
+
 Kind = Literal["regression", "binary", "multiclass", "multilabel"]
 KINDS = ("regression", "binary", "multiclass", "multilabel")
 
@@ -38,6 +40,16 @@ class Members(nn.Module):
 
     def _units(self, x: Tensor, inward: Tensor, bias: Tensor, outward: Tensor) -> Tensor:
         return nn.functional.silu(self.linear(x * inward) + bias) * outward
+
+
+def is_linear_head(head: nn.Module) -> bool:
+    """Whether one weight and one bias say all that a head computes."""
+    return (
+        type(head) is Head
+        and is_linear(head.layers)
+        and "forward" not in head.__dict__
+        and not has_hooks(head)
+    )
 
 
 class Head(nn.Module):

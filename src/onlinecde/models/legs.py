@@ -39,10 +39,10 @@ def row_chain(
     """The two legs that lead from row to row, one chain for all streams."""
     encoding = model.encoding
     time = (encoding.scale_time(clock) - encoding.scale_time(since)).to(z.dtype)
-    drive = None
-    if model.field.sees_path:
+    drive, field = None, model.vector_field
+    if field.sees_path:
         between = torch.cat([new[:, :1], old[:, 1:]], 1)
-        drive = model.field.drive(torch.stack([old, between, new]))
+        drive = field.drive(torch.stack([old, between, new]))
     return _chain(
         model,
         z,
@@ -70,11 +70,11 @@ def time_leg(
     """
     encoding = model.encoding
     time = (encoding.scale_time(clock) - encoding.scale_time(since)).to(z.dtype)
-    drive = None
-    if model.field.sees_path:
+    drive, field = None, model.vector_field
+    if field.sees_path:
         assert old is not None
         assert new is not None
-        drive = model.field.drive(torch.stack([old, new]))
+        drive = field.drive(torch.stack([old, new]))
     still = z.new_zeros(1, 1, model.encoding.path_channels - 1).expand(1, z.shape[0], -1)
     chain = _chain(
         model,
@@ -101,13 +101,13 @@ def piece(
         left = torch.where(slope.isnan(), rise, slope)
         bend = rise - left
         slopes = torch.stack([left, 4 * bend, -3 * bend], 1)
-    drive = None
-    if model.field.sees_path:
+    drive, field = None, model.vector_field
+    if field.sees_path:
         if slope is None:
-            drive = model.field.drive(torch.stack([old, new]))
+            drive = field.drive(torch.stack([old, new]))
         else:
             cubic = torch.stack([old, slopes[:, 0], slopes[:, 1] / 2, slopes[:, 2] / 3], 1)
-            drive = model.field.drive(cubic)[None]
+            drive = field.drive(cubic)[None]
     chain = _chain(
         model,
         z,
@@ -146,4 +146,4 @@ def _run(model: NeuralCDE, chain: Chain, z: Tensor, clock: Tensor) -> Tensor:
     def where(place: int, s: float) -> str:
         return f"stream {place} at time {float(clock[place]):g}"
 
-    return model.integrator.run(chain, model.field, z, where).z
+    return model.integrator.run(chain, model.vector_field, z, where).z

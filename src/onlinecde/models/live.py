@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from onlinecde.controls import Encoding
+from onlinecde.controls.encoding import LINEAR
 from onlinecde.kernels import cpu_unavailable
 from onlinecde.models.contract import real_cells
 from onlinecde.solvers.chain import leg_steps
@@ -55,7 +56,7 @@ class _Compiled:
     held: tuple[Place, ...]
     watched: tuple[Watch, ...]
     dictionaries: tuple[dict[str, Any], ...]
-    """What must stay as large as it was: attributes of the field, attributes and hooks of its layers"""
+    """What must stay as large as it was: attributes of encoding, field and its layers, hooks of the latter"""
     sizes: tuple[int, ...]
     settings: tuple[Any, ...]
     encoding: Encoding
@@ -65,6 +66,10 @@ class _Compiled:
     scaling: Scaling
     path_weight: np.ndarray | None
     dtype: np.dtype[Any]
+
+    def seen(self, x: np.ndarray) -> np.ndarray:
+        """X (..., path channel) as the field sees it."""
+        return self.encoding.seen(torch.from_numpy(x)).numpy() if self.encoding.bounded else x
 
     def is_current(self, model: NeuralCDE) -> bool:
         """Whether nothing it was made from was changed or replaced."""
@@ -87,7 +92,8 @@ class _Compiled:
 
 def _settings(how: Integrator, encoding: Encoding) -> tuple[Any, ...]:
     """What `_compile` reads besides tensors."""
-    return (how, encoding.gain, encoding.clip, encoding.count_scale, encoding.count_gain)
+    own = ("gain", "clip", "count_scale", "count_gain", "bounded")
+    return (how, *(getattr(encoding, name) for name in own))
 
 
 def _things(model: NeuralCDE) -> list[Place]:
@@ -131,7 +137,7 @@ def _fast(model: NeuralCDE) -> _Compiled | None:
     known = _compiled.get(model)
     if known is not None and known.is_current(model):
         return known
-    if not is_plain(model.field) or cpu_unavailable() is not None:
+    if not is_plain(model.field) or not model.encoding.is_plain or cpu_unavailable() is not None:
         return None
     weight = model.field.weight
     if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.float64):
@@ -146,9 +152,9 @@ def _compile(model: NeuralCDE) -> _Compiled:
     _watch_optimizers()
     field, encoding, step = model.field, model.encoding, _last_step
     things = _things(model)
-    dictionaries = [vars(field)]
-    for layer in field.inner:
-        dictionaries += [vars(layer), *(vars(layer)[hooks] for hooks in HOOKS)]
+    dictionaries = [vars(encoding)]
+    for module in (field, *field.inner):
+        dictionaries += [vars(module), *(vars(module)[hooks] for hooks in HOOKS)]
     packed = pack(field, weights_of(field), gradient=False)
     kind = packed.dtype.type
     seen = field.path_weight
@@ -172,6 +178,7 @@ def _compile(model: NeuralCDE) -> _Compiled:
             encoding.counts,
             encoding.count_scale == "log",
             kind(encoding.count_gain),
+            LINEAR if encoding.bounded else np.inf,
         ),
         path_weight=None if seen is None else seen.detach().numpy().T.copy(),
         dtype=packed.dtype,
@@ -241,7 +248,7 @@ def _observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | No
     if fast.path_weight is not None:
         between = plan.old.copy()
         between[:, 0] = plan.new[:, 0]
-        drive = np.stack([plan.old, between, plan.new]) @ fast.path_weight
+        drive = fast.seen(np.stack([plan.old, between, plan.new])) @ fast.path_weight
     time_steps = _time_leg_steps(model, clock, since)
     if time_steps is None:
         return None
@@ -284,6 +291,7 @@ def ahead(model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
     if fast is None:
         return None
     from onlinecde.kernels.cpu import advance_time
+    from onlinecde.kernels.cpu.observation import scale_times
 
     time = state.time.numpy()
     clock = np.empty(len(state))
@@ -299,14 +307,13 @@ def ahead(model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
     if time_steps is None:
         return None
     scaling = fast.scaling
-    now = (clock - scaling.time_shift) / scaling.time_scale
-    then = (time - scaling.time_shift) / scaling.time_scale
+    now, then = scale_times(clock, scaling), scale_times(time, scaling)
     drive = None
     if fast.path_weight is not None:
         here = model.row(state.time, state.values, state.counts).numpy()
         there = here.copy()
         there[:, 0] = now
-        drive = np.stack([here, there]) @ fast.path_weight
+        drive = fast.seen(np.stack([here, there])) @ fast.path_weight
     z = advance_time(
         fast.field,
         fast.table,

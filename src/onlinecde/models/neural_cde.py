@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from onlinecde import controls
 from onlinecde.controls import Encoding, Measurability, Path, RectilinearPath
-from onlinecde.controls.fill import last_observed
+from onlinecde.controls.fill import count_dtype, last_observed
 from onlinecde.controls.path import query_times, rows_at
 from onlinecde.models import legs, live
 from onlinecde.models.channel_dropout import drop_channels
@@ -19,6 +19,7 @@ from onlinecde.models.contract import (
     StateError,
     StreamState,
     as_numbers,
+    check_asked,
     check_conflict,
     check_observation,
     check_question,
@@ -34,8 +35,8 @@ from onlinecde.models.explain import (
 from onlinecde.models.heads import Head, Kind
 from onlinecde.models.steps import Steps
 from onlinecde.series import SeriesBatch
-from onlinecde.solvers import MLPVectorField, integrator, solve_with
-from onlinecde.solvers.fields import Activation
+from onlinecde.solvers import MLPVectorField, VectorField, integrator, solve_with
+from onlinecde.solvers.fields import Activation, as_field, is_linear
 
 Control = Literal["rectilinear", "hermite", "linear", "natural_cubic"]
 CONTROLS = {
@@ -67,7 +68,7 @@ class CDEState(StreamState):
     """(stream, channel): last values in the model's units, 0 where never observed; with `static_in_path`,
     here and below, static features are channels too, behind those observed"""
     counts: Tensor
-    """(stream, channel): how often each channel was observed"""
+    """(stream, channel): how often each channel was observed, in `count_dtype`"""
     observed: Tensor
     """(stream, channel) bool: what was observed at the last row's instant"""
     previous: Tensor
@@ -96,8 +97,8 @@ class NeuralCDE(OnlineModel[CDEState]):
     readout a small MLP, with `readout_dropout` in training and as the mean of `readout_members` that
     share their weights; `readout_steps` has room for so many steps of single numbers that the readout
     sees, whose log-odds are averaged with its own (`Steps`, laid by `fit`); `channel_dropout` hides
-    whole channels of a stream, never static features, in training. `gain`, `clip`, `count_scale` and
-    `count_gain` belong to the `Encoding`; fit it on
+    whole channels of a stream, never static features, in training. `gain`, `clip`, `count_scale`, `count_gain`
+    and `bounded`, with which time, and counts where they are seen, stop growing, belong to the `Encoding`; fit it on
     training series with `model.encoding.fit(train)`. Solver settings as in `solve`.
 
     >>> model = NeuralCDE(channels=2, hidden=8, width=16, outputs=1)
@@ -105,6 +106,9 @@ class NeuralCDE(OnlineModel[CDEState]):
     >>> model.predict(state, t=1.5).shape
     torch.Size([1, 1])
     """
+
+    weights_alone = ("encoding",)
+    encodes_by_call = True
 
     def __init__(
         self,
@@ -134,6 +138,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         clip: float | None = None,
         count_scale: Literal["linear", "log"] = "linear",
         count_gain: float = 1.0,
+        bounded: bool = False,
         method: str = "rk4",
         steps: int = 1,
         max_step: float | None = None,
@@ -168,6 +173,8 @@ class NeuralCDE(OnlineModel[CDEState]):
             raise ValueError(f"channel_dropout is {channel_dropout}: give a share from 0 up to 1.")
         if not 0 <= restoring < float("inf"):
             raise ValueError(f"restoring is {restoring}: give a rate of 0 or more.")
+        if bounded and control != "rectilinear":
+            raise ValueError("bounded is for the rectilinear control: leave it out.")
         if max_step is not None and control != "rectilinear":
             raise ValueError(
                 "max_step is for the time legs of the rectilinear control: give steps."
@@ -185,11 +192,19 @@ class NeuralCDE(OnlineModel[CDEState]):
             clip=clip,
             count_scale=count_scale,
             count_gain=count_gain,
+            bounded=bounded,
         )
         v = self.encoding.path_channels
         self.initial = nn.Linear(v if static_in_path else static + v, hidden)
         self.field = MLPVectorField(
-            hidden, v, width, depth, activation, sees_path=field_sees_path, rank=rank
+            hidden,
+            v,
+            width,
+            depth,
+            activation,
+            sees_path=field_sees_path,
+            rank=rank,
+            bounded_counts=self.encoding.value_channels if bounded and counts else 0,
         )
         if restoring:
             grow = range(1 + self.encoding.value_channels, v)
@@ -240,6 +255,7 @@ class NeuralCDE(OnlineModel[CDEState]):
             "clip": clip,
             "count_scale": count_scale,
             "count_gain": count_gain,
+            **({"bounded": True} if bounded else {}),
             "method": method,
             "steps": steps,
             "max_step": max_step,
@@ -261,42 +277,57 @@ class NeuralCDE(OnlineModel[CDEState]):
         """The control path of a batch, in the model's units."""
         return CONTROLS[self.control][0](self.prepare(batch), encoding=self.encoding)
 
+    @property
+    def vector_field(self) -> VectorField:
+        """The field as solvers take it: `field` itself, or a plain module z -> (stream, hidden, channel)."""
+        return as_field(self.field, self.hidden, self.encoding.path_channels)
+
     def start(self, path: Path, static: Tensor | None) -> Tensor:
         """z at the first row, (stream, hidden)."""
         return self.begin(path.rows[:, 0], static)
 
     def begin(self, row: Tensor, static: Tensor | None) -> Tensor:
         """z of streams whose first row is X = row (stream, path channel)."""
+        row = self.encoding.seen(row)
         inputs = row if static is None or self.static_in_path else torch.cat([static, row], 1)
+        if not is_linear(self.initial):
+            z = self.initial(inputs)
+            if z.shape != (wanted := (len(row), self.hidden)):
+                raise ValueError(
+                    f"the initial map returned shape {tuple(z.shape)}, but (stream, hidden) is {wanted}."
+                )
+            return z.to(row.dtype)
         # In float64, for its rounding depends on the number of streams, and what follows from it
         # would carry that on; rounded once, it is the same in a batch, alone and online.
-        weight, bias = self.initial.weight.double(), self.initial.bias.double()
+        weight, bias = self.initial.weight.double(), self.initial.bias
+        bias = None if bias is None else bias.double()
         return nn.functional.linear(inputs.double().contiguous(), weight, bias).to(row.dtype)
 
     def forward(self, batch: SeriesBatch, at: Any = None, *, final: bool = False) -> Tensor:
+        check_asked(at, final)
         batch = self.prepare(batch)
         if self.training and self.channel_dropout:
             batch = drop_channels(batch, self.channel_dropout)
         path = self.path(batch)
-        z0 = self.start(path, batch.static)
+        field, z0 = self.vector_field, self.start(path, batch.static)
         stamps = self.stamps(batch)
         if final or at is None:
             view = self.view(path.rows, path.times, stamps)
             if final:
-                z = solve_with(self.integrator, path, self.field, z0, outputs="end").z
+                z = solve_with(self.integrator, path, field, z0, outputs="end").z
                 return self.read(z, None if view is None else view[:, -1])
-            z = solve_with(self.integrator, path, self.field, z0).z
+            z = solve_with(self.integrator, path, field, z0).z
             return self._read_rows(z, view, path.lengths)
         clock = query_times(at, len(batch), path.times.device)
         row = rows_at(path.times, path.lengths, clock, path.streams)
         x = _pick(path.rows, row)
         stamps = None if stamps is None else _pick(stamps, row)
         if isinstance(path, RectilinearPath):
-            z = solve_with(self.integrator, path, self.field, z0, at=clock).z
+            z = solve_with(self.integrator, path, field, z0, at=clock).z
             x = torch.cat([path.scale_time(clock)[:, :, None].to(x), x[:, :, 1:]], 2)
             return self.read(z, self.view(x, clock, stamps))
         # Between rows the next one is not known yet: what was said after the last row stands.
-        z = _pick(solve_with(self.integrator, path, self.field, z0).z, row)
+        z = _pick(solve_with(self.integrator, path, field, z0).z, row)
         return self.read(z, self.view(x, path.times.gather(1, row), stamps))
 
     def stamps(self, batch: SeriesBatch) -> Tensor | None:
@@ -310,6 +341,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         observed; None where it sees z alone. times (...) and stamps (..., channel) as observed."""
         if not self.readout_sees_path:
             return None
+        x = self.encoding.seen(x)
         return x if stamps is None else torch.cat([x, self.encoding.since(times, stamps)], -1)
 
     def read(self, z: Tensor, view: Tensor | None) -> Tensor:
@@ -329,7 +361,8 @@ class NeuralCDE(OnlineModel[CDEState]):
 
         A readout that sees ramps takes in a thousand numbers a row, so rows go through it in blocks.
         """
-        weights = {name: weight.double() for name, weight in self.head.named_parameters()}
+        tensors = [*self.head.named_parameters(), *self.head.named_buffers()]
+        weights = {name: x.double() for name, x in tensors if x.is_floating_point()}
         states = z.flatten(0, -2).split(READ)
         views = [None] * len(states) if view is None else view.flatten(0, -2).split(READ)
         found = []
@@ -341,7 +374,8 @@ class NeuralCDE(OnlineModel[CDEState]):
 
     def _read_rows(self, z: Tensor, view: Tensor | None, lengths: Tensor) -> Tensor:
         """`read` at all rows (stream, row, ...); in training an MLP is spared the padding."""
-        if not self.training or self.head.linear or torch.compiler.is_compiling():
+        linear = getattr(self.head, "linear", False)
+        if not self.training or linear or torch.compiler.is_compiling():
             return self.read(z, view)
         row = torch.arange(z.shape[1], device=z.device)
         real = row < lengths[:, None]
@@ -366,12 +400,12 @@ class NeuralCDE(OnlineModel[CDEState]):
         features = self.prepare_static(streams, static)
         z = torch.zeros(streams, self.hidden, dtype=self.dtype, device=self.device)
         x = torch.zeros(streams, self.channels, dtype=self.dtype, device=self.device)
-        counts = x
+        counts = x.to(count_dtype(self.dtype))
         if self.static_in_path:
             # Static features stand in X from the beginning: no row will move them.
             assert features is not None
             told = self.encoding.scale_values(torch.cat([x, features], 1))[:, self.channels :]
-            x, counts = torch.cat([x, told], 1), torch.cat([x, torch.ones_like(told)], 1)
+            x, counts = torch.cat([x, told], 1), torch.cat([counts, torch.ones_like(told)], 1)
         never = torch.full((streams,), torch.nan, dtype=torch.float64, device=self.device)
         stamps = None
         if self.encoding.ramps is not None:
@@ -380,6 +414,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         return CDEState(z, z, never, x, counts, observed, x, never, features, stamps)
 
     def observe(self, state: CDEState, t: Any, x: Any) -> CDEState:
+        x = self.row_of(x, len(state))
         fast = live.observe(self, state, t, x)
         if fast is not None:
             return fast
@@ -461,7 +496,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         """X at a row, (stream, path channel)."""
         parts = [self.encoding.scale_time(clock)[:, None].to(values.dtype), values]
         if self.counts:
-            parts.append(self.encoding.scale_counts(counts))
+            parts.append(self.encoding.scale_counts(counts).to(values.dtype))
         return torch.cat(parts, 1)
 
     def _slope(self, state: CDEState, old: Tensor) -> Tensor | None:
@@ -504,7 +539,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         if self.control != "rectilinear":
             here = self.row(state.time, state.values, state.counts)
             return self.read(state.z, self.view(here, state.time, stamps))
-        if not self.field.sees_path and not self.readout_sees_path:
+        if not self.readout_sees_path and not self.vector_field.sees_path:
             return self.read(legs.time_leg(self, state.z, state.time, clock, None, None), None)
         here = self.row(state.time, state.values, state.counts)
         there = torch.cat([self.encoding.scale_time(clock)[:, None].to(here), here[:, 1:]], 1)

@@ -16,6 +16,7 @@ from onlinecde.models.recurrences import gru_rows, gru_rows_back
 from onlinecde.models.row_blocks import tanh_back
 from onlinecde.solvers import MLPVectorField
 from onlinecde.solvers.fields import ACTIVATIONS
+from onlinecde.solvers.first_order import once_by_recurrence
 from onlinecde.solvers.grouped import through_activation
 from onlinecde.solvers.tableau import Tableau
 
@@ -192,7 +193,7 @@ class _ODERecurrence(torch.autograd.Function):
         return after, before
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_by_recurrence
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         gaps, *saved = ctx.saved_tensors
         kept, field = saved[:6], tuple(saved[6:])

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Measurability
+from onlinecde.models.contract import arguments
 from onlinecde.models.heads import Kind
 from onlinecde.models.ode_recurrence import ode_recurrence
 from onlinecde.models.recurrent import RecurrentModel, Rows
 from onlinecde.solvers import MLPVectorField
 from onlinecde.solvers.chain import Chain, steps_for
 from onlinecde.solvers.counting import note_evaluations
-from onlinecde.solvers.fields import Activation, not_plain
+from onlinecde.solvers.fields import Activation, as_field, has_hooks, not_plain
 from onlinecde.solvers.integrator import check_finite, integrator
 
 
@@ -61,6 +62,7 @@ class ODERNN(RecurrentModel):
         gradient: Literal["exact", "backprop", "adjoint"] = "exact",
         backend: Literal["auto", "torch", "cpu"] = "auto",
     ) -> None:
+        self.config = arguments(locals())
         super().__init__(
             channels, hidden, outputs, static, 1, kind, readout_width, channel_dropout, gain, clip
         )
@@ -75,27 +77,6 @@ class ODERNN(RecurrentModel):
             gradient=gradient,
             backend=backend,
         )
-        self.config = {
-            "channels": channels,
-            "hidden": hidden,
-            "outputs": outputs,
-            "static": static,
-            "width": width,
-            "depth": depth,
-            "activation": activation,
-            "kind": kind,
-            "readout_width": readout_width,
-            "channel_dropout": channel_dropout,
-            "gain": gain,
-            "clip": clip,
-            "method": method,
-            "steps": steps,
-            "max_step": max_step,
-            "rtol": rtol,
-            "atol": atol,
-            "gradient": gradient,
-            "backend": backend,
-        }
 
     @property
     def measurability(self) -> Measurability:
@@ -131,6 +112,8 @@ class ODERNN(RecurrentModel):
             return f"gradient='{how.gradient}' is found leg by leg"
         if (unlike := not_plain(self.field)) is not None:
             return unlike
+        if type(self.cell) is not nn.GRUCell or has_hooks(self.cell):
+            return f"the cell is a {type(self.cell).__name__} of its own kind, or has hooks"
         return None if how.backend == "auto" else f"backend='{how.backend}' was asked for"
 
     def _at_once(self, rows: Rows, h0: Tensor) -> bool:
@@ -182,6 +165,6 @@ class ODERNN(RecurrentModel):
         def where(place: int, s: float) -> str:
             return f"stream {streams[place]!r} at time {float(clock[place]):g}"
 
-        done = how.run(leg, self.field, h, where)
+        done = how.run(leg, as_field(self.field, self.hidden, 1), h, where)
         note_evaluations(done.nfe)
         return done.z[1]

@@ -24,6 +24,7 @@ from onlinecde.models.row_blocks import (
     tanh_,
     tanh_back,
 )
+from onlinecde.solvers.first_order import once_by_recurrence
 
 
 def carry_on_(fresh: Tensor, keep: Tensor) -> Tensor:
@@ -56,7 +57,7 @@ class _CarryOn(torch.autograd.Function):
         return fresh
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_by_recurrence
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (keep,) = ctx.saved_tensors
         g = grads[0].clone()
@@ -160,6 +161,6 @@ class _GRURecurrence(torch.autograd.Function):
         return after
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_by_recurrence
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return gru_rows_back(ctx.saved_tensors, grads[0], ctx.needs_input_grad[0])

@@ -19,6 +19,7 @@ from onlinecde.models.contract import (
     StateError,
     StreamState,
     as_numbers,
+    check_asked,
     check_conflict,
     check_observation,
     check_question,
@@ -83,6 +84,8 @@ class RecurrentModel(OnlineModel[RecurrentState]):
     Before its first row a stream's h is a linear map of its static features, 0 where the model
     takes none. A subclass gives the update and, where h changes between rows, `carry`.
     """
+
+    weights_alone = ("encoding",)
 
     def __init__(
         self,
@@ -152,12 +155,14 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         return self.initial(static).view(streams, self.layers, self.hidden)
 
     def forward(self, batch: SeriesBatch, at: Any = None, *, final: bool = False) -> Tensor:
+        check_asked(at, final)
         batch = self.prepare(batch)
         self._check_gaps(batch.times[:, 0], batch.times[:, -1], batch.streams)
+        self.encoding.warn_if_unfitted(batch.times, batch.values)
         if self.training and self.channel_dropout:
             batch = drop_channels(batch, self.channel_dropout)
         h = self.trajectory(self.rows(batch), self.start(len(batch), batch.static), batch.streams)
-        if at is not None and not final:
+        if at is not None:
             return self._at_times(batch, h, at)
         return self.read(h, batch.rows, final)
 
@@ -194,6 +199,7 @@ class RecurrentModel(OnlineModel[RecurrentState]):
 
     def observe(self, state: RecurrentState, t: Any, x: Any) -> RecurrentState:
         clock = per_stream(t, len(state), self.device)
+        x = self.row_of(x, len(state))
         values = as_numbers(x, "x", self.dtype, self.device)
         check_observation(state.time, clock, values, self.channels)
         self._check_gaps(state.time, clock, range(len(state)))

@@ -24,7 +24,7 @@ class Trajectory:
     channels: tuple[tuple[str, np.ndarray, np.ndarray], ...]
     """Name, times and values (observation,) of what is shown beneath."""
     positive: tuple[tuple[float, float], ...] = ()
-    """Stretches of time in which the label is 1."""
+    """Stretches of time in which the label is the class whose probability is drawn."""
     event: float | None = None
     truth: float | None = None
     """The true number, for regression."""

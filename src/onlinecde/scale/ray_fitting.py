@@ -28,8 +28,8 @@ from onlinecde.scale.ray_cluster import (
     wait_until_free,
 )
 from onlinecde.scale.ray_news import Telling, hear, open_desk
-from onlinecde.scale.ray_training import SharedTraining, check_settings
-from onlinecde.training.fitting import Fitted, check_run
+from onlinecde.scale.ray_training import SharedTraining
+from onlinecde.training.fitting import Fitted, check_run, resolved_settings
 from onlinecde.training.fitting import fit as fit_alone
 from onlinecde.training.journal import LOCK, model_folder, read_log
 from onlinecde.training.loop import Unwatched, Watch
@@ -68,8 +68,9 @@ def fit(
     if isinstance(task, str):
         source = source or registry_source(task)
         task = load_task(source)
-    how = (settings or FitSettings()).changed(changes)
-    check_settings(how)
+    how = resolved_settings(
+        task, model, model_settings, settings, changes, out=None if fresh else out
+    )
     folder = Path(out).resolve()
     wait_until_free(folder / LOCK)
     begun = check_run(

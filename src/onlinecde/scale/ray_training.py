@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from onlinecde.data import Task
@@ -15,17 +15,23 @@ from onlinecde.models.channel_dropout import dropping_as_part
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers.counting import counting_evaluations, note_evaluations
 from onlinecde.training.folding import Scales
+from onlinecde.training.horizons import HorizonReadout
 from onlinecde.training.loop import Training, Watch
 from onlinecde.training.metrics import predict_task
-from onlinecde.training.settings import FitError, FitSettings
+from onlinecde.training.settings import FitSettings
 
 
-def check_settings(settings: FitSettings) -> None:
-    """Refuse what several processes cannot share."""
-    if settings.horizons:
-        raise FitError(
-            "horizons are read in one process alone: leave them out, or train without a cluster."
-        )
+class _Outputs(nn.Module):
+    """A model's outputs and, where horizons are trained too, their logits: what all processes share gradients of."""
+
+    def __init__(self, model: OnlineModel, ahead: HorizonReadout | None) -> None:
+        super().__init__()
+        self.model, self.ahead = model, ahead
+
+    def forward(self, batch: SeriesBatch, final: bool) -> tuple[Tensor, ...]:
+        if self.ahead is None:
+            return (self.model(batch, final=final),)
+        return self.ahead.forward_with(self.model, batch)
 
 
 class SharedTraining(Training):
@@ -44,11 +50,12 @@ class SharedTraining(Training):
         settings: FitSettings,
         device: torch.device,
     ) -> None:
-        check_settings(settings)
         super().__init__(model, task, scales, settings, device)
         self.rank, self.processes = dist.get_rank(), dist.get_world_size()
         # A weight that no stream needs has no gradient here, as it has none in one process.
-        self.parallel = DistributedDataParallel(model, find_unused_parameters=True)
+        self.parallel = DistributedDataParallel(
+            _Outputs(model, self.ahead), find_unused_parameters=True
+        )
 
     def run(self, save: Callable[[Training], None], watch: Watch) -> None:
         """Train to the end, from where the first process stands."""
@@ -78,10 +85,15 @@ class SharedTraining(Training):
             known = torch.full_like(known, -1 if self.kind == "multiclass" else torch.nan)
         self.optimiser.zero_grad(set_to_none=True)
         with counting_evaluations() as evaluations, dropping_as_part(mine, many):
-            outputs = self.parallel(own, final=self.per == "stream")
+            outputs, *logits = self.parallel(own, final=self.per == "stream")
         share = self._weight_of(known) / self._weight_of(labels)
         loss = self.model.head.loss(outputs, known, self.weight) * share
-        (loss * self.processes).backward()  # the mean over processes is taken of it
+        whole = loss
+        if self.ahead is not None:
+            targets = self.ahead.targets(batch.times, labels)
+            more = self.ahead.loss(logits[0], own.times, known, targets)
+            whole = loss + self.settings.horizon_weight * more
+        (whole * self.processes).backward()  # the mean over processes is taken of it
         told = torch.tensor([0.0, float(evaluations.total)], dtype=torch.float64)
         told = told.to(loss.device)
         told[0] = loss.detach()
@@ -122,7 +134,7 @@ class SharedTraining(Training):
         _count(int(spent) - evaluations.total)
         return whole.cpu()
 
-    def _judge(self) -> tuple[float, float | None]:
+    def _judge(self) -> tuple[float, float | None, float | None]:
         told = [super()._judge()]
         # One word for all: processors that round differently must not part ways.
         dist.broadcast_object_list(told, device=self.model.device)

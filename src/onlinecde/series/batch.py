@@ -11,6 +11,7 @@ from torch import Tensor
 
 from onlinecde.series import checks, tables
 from onlinecde.series.checks import SeriesError
+from onlinecde.series.static_columns import RawStatic, encode_columns, feature_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +40,8 @@ class SeriesBatch:
     streams: tuple[Hashable, ...]
     numbered: bool = False
     """Whether the streams were never named: they are called 0, 1, ... in the order they came in."""
+    raw_static: RawStatic | None = None
+    """Static features as they came, texts and gaps included, where `static` was encoded from such"""
 
     @classmethod
     def from_padded(
@@ -150,12 +153,14 @@ class SeriesBatch:
         `frame` is a polars, pandas or Arrow table. Lines of one stream and time become one row,
         in any order; a line repeated is read once, two values for one instant are refused.
         `channels` fixes the channels and their order (default: sorted by name); `static` is a
-        table with the stream column and one numeric column for each static feature.
+        table with the stream column and a column for each static feature: numbers, or texts, which
+        are categories. What is missing there is filled and marked as `with_raw_static` says.
         """
         parts = tables.pivot_long(
             tables.to_polars(frame), stream, time, channel, value, channels, dtype
         )
-        return cls.from_padded(**parts, **tables.static_part(static, stream, parts["streams"]))
+        raw = tables.static_part(static, stream, parts["streams"])
+        return cls.from_padded(**parts).with_raw_static(raw)
 
     @classmethod
     def from_wide(
@@ -174,7 +179,35 @@ class SeriesBatch:
         are merged; two values for one channel at one instant are refused.
         """
         parts = tables.pivot_wide(tables.to_polars(frame), stream, time, channels, dtype)
-        return cls.from_padded(**parts, **tables.static_part(static, stream, parts["streams"]))
+        raw = tables.static_part(static, stream, parts["streams"])
+        return cls.from_padded(**parts).with_raw_static(raw)
+
+    def with_raw_static(
+        self,
+        raw: RawStatic | None,
+        *,
+        training: Tensor | None = None,
+        seen: Tensor | None = None,
+    ) -> SeriesBatch:
+        """Encode static features, as they came, by what is learned from the streams at `training`.
+
+        A number that is missing becomes the mean there; a feature `NAME_missing` marks it, and a text becomes a
+        feature `NAME=CATEGORY`, where one of the streams at `seen` has such. By default both are all streams.
+        """
+        if raw is None:
+            return self
+        mine, those = (None if at is None else at.cpu().numpy() for at in (training, seen))
+        raw = raw.learned(mine, mine if seen is None else those)
+        features = feature_names(raw.encoding)
+        table, _ = encode_columns(raw.encoding, raw.columns, self.streams)
+        static = torch.from_numpy(table).to(self.values) if features else None
+        if static is not None and bool((wild := ~static.isfinite()).any()):
+            stream, feature = (int(i) for i in wild.nonzero()[0])
+            raise SeriesError(
+                f"stream {self.streams[stream]!r}, static feature '{features[feature]}' is "
+                f"{table[stream, feature]:g}, which is beyond {static.dtype}: use other units."
+            )
+        return replace(self, static=static, features=features, raw_static=raw)
 
     def __len__(self) -> int:
         """The number of streams."""
@@ -243,6 +276,7 @@ class SeriesBatch:
             rows=rows,
             static=None if self.static is None else self.static[at],
             streams=tuple(self.streams[i] for i in chosen.tolist()),
+            raw_static=None if self.raw_static is None else self.raw_static.take(chosen.numpy()),
         )
 
     def __iter__(self) -> Iterator[SeriesBatch]:
@@ -300,6 +334,7 @@ class SeriesBatch:
         rows = torch.cat([batch.rows for batch in batches])
         times = torch.cat([_grow(batch.times, most) for batch in batches])
         values = torch.cat([_grow(batch.values, most) for batch in batches])
+        raws = [batch.raw_static for batch in batches if batch.raw_static is not None]
         unnamed = all(b.numbered or b.streams == tuple(range(len(b))) for b in batches)
         return SeriesBatch(
             *_pad(times, values, rows),
@@ -311,6 +346,7 @@ class SeriesBatch:
                 None if unnamed else [s for batch in batches for s in batch.streams], len(rows)
             ),
             numbered=unnamed,
+            raw_static=RawStatic.concatenate(raws) if len(raws) == len(batches) else None,
         )
 
 

@@ -32,6 +32,11 @@ def names_or_default(
     return checked
 
 
+def default_names(names: Sequence[str], prefix: str) -> bool:
+    """Whether names are those that `names_or_default` gives where nobody named anything."""
+    return all(name == f"{prefix}{i}" for i, name in enumerate(names))
+
+
 def streams_or_default(streams: Sequence[Hashable] | None, count: int) -> tuple[Hashable, ...]:
     """Return checked stream identifiers, `0, 1, ...` where none are given."""
     if streams is None:

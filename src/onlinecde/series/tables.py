@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from onlinecde.series.checks import SeriesError
+from onlinecde.series.static_columns import RawStatic, as_column
 
 if TYPE_CHECKING:
     import polars as pl
@@ -142,17 +143,25 @@ def pivot_wide(
     return {**parts, "values": torch.from_numpy(values).to(dtype), "channels": list(channels)}
 
 
-def static_part(static: Any, stream: str, streams: Sequence[Hashable]) -> dict[str, Any]:
-    """Return the `static` and `features` arguments for a table with one line a stream."""
+def static_part(static: Any, stream: str, streams: Sequence[Hashable]) -> RawStatic | None:
+    """Return the static features of streams, as they came, of a table with one line a stream."""
     if static is None:
-        return {}
+        return None
     import polars as pl
 
     frame = to_polars(static)
     _check_columns(frame, {"stream": stream})
     features = [name for name in frame.columns if name != stream]
     for name in features:
-        _check_numeric(frame, name, "static feature")
+        column = frame[name]
+        if column.dtype in (pl.Categorical, pl.Enum):
+            frame = frame.with_columns(column.cast(pl.String))
+        elif column.dtype != pl.String and column.dtype != pl.Boolean:
+            _check_numeric(frame, name, "static feature")
+        elif column.dtype == pl.String and column.cast(pl.Float64, strict=False).null_count() == 0:
+            raise SeriesError(
+                f"column '{name}' (static feature) has numbers written as text: convert it first."
+            )
     if frame[stream].is_duplicated().any():
         twice = frame.filter(frame[stream].is_duplicated())[stream][0]
         raise SeriesError(f"stream {twice!r} has two lines of static features: keep one.")
@@ -172,8 +181,7 @@ def static_part(static: Any, stream: str, streams: Sequence[Hashable]) -> dict[s
             "stream."
         )
     table = wanted.join(frame, on=stream, how="left", maintain_order="left")
-    numbers = table.select(pl.col(features).cast(pl.Float64).fill_null(np.nan)).to_numpy()
-    return {"static": torch.from_numpy(numbers.copy()), "features": features}
+    return RawStatic({name: as_column(table[name].to_list()) for name in features})
 
 
 def _place_rows(lines: pl.DataFrame, dtype: torch.dtype) -> tuple[pl.DataFrame, dict[str, Any]]:

@@ -7,26 +7,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
+from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from onlinecde.serving.problems import Problem
 from onlinecde.serving.rates import Rates
 from onlinecde.serving.request_log import LOGGER, note
 from onlinecde.serving.settings import ServeSettings
-from onlinecde.serving.tokens import SCOPES, TokenBook
+from onlinecde.serving.tokens import SCOPES, Token, TokenBook
 
 COOKIE = "onlinecde_token"
-OPEN = frozenset(("/healthz", "/login", "/assets/login.css", "/assets/icon.svg"))
-"""What anyone may see: that it runs, and the form to log in"""
+OPEN = frozenset(("/healthz", "/readyz", "/login", "/assets/login.css", "/assets/icon.svg"))
+"""What anyone may see: that it runs, whether it is ready, and the form to log in"""
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -55,6 +57,7 @@ class Client:
     name: str
     """of the token, or the address where there are no tokens: what a rate is counted by"""
     scopes: frozenset[str]
+    token: Token | None = None
 
 
 class Access:
@@ -62,7 +65,7 @@ class Access:
 
     def __init__(
         self,
-        app: ASGIApp,
+        app: FastAPI,
         *,
         settings: ServeSettings,
         tokens: TokenBook | None,
@@ -76,6 +79,10 @@ class Access:
         self._counted = counted
         # Choosing a route costs more than one small micro-batch does: the busiest are found at once.
         self._shortcuts = dict(shortcuts or {})
+
+    def running(self) -> AbstractAsyncContextManager[Any]:
+        """What must be entered before the first request, and left after the last, unless a server does so."""
+        return self.app.router.lifespan_context(self.app)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request or one socket."""
@@ -150,7 +157,7 @@ class Access:
             if self._rates.wait(f"guess {_address(scope)}"):
                 raise Problem(429, "too_often", "too many requests: slow down.", retry_after=1)
             raise Problem(401, "token_wrong", "this token is not known here.")
-        return Client(f"token {token.name}", token.scopes)
+        return Client(f"token {token.name}", token.scopes, token)
 
     def _check_host(self, headers: Headers) -> None:
         if self._hosts is None:
@@ -191,21 +198,29 @@ async def _directly(endpoint: Endpoint, scope: Scope, receive: Receive, send: Se
 async def refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer with a problem: JSON, or the way to the login form for a browser that asked for a page."""
     if scope["type"] == "websocket":
-        code = {401: 4401, 403: 4403, 429: 4429}.get(problem.status, 4400)
+        code = {401: 4401, 403: 4403, 429: 4429, 503: 4503}.get(problem.status, 4400)
         # Accepted and closed at once: a browser is never told why a handshake failed.
         await receive()
         await send({"type": "websocket.accept"})
         await send({"type": "websocket.close", "code": code, "reason": problem.code})
         return
-    headers = [(b"content-type", b"application/json")]
-    headers += [(k.encode(), v.encode()) for k, v in problem.headers.items()]
-    body, status = orjson.dumps(problem.as_json()), problem.status
     wants_page = "text/html" in Headers(scope=scope).get("accept", "")
-    if status == 401 and scope.get("method") == "GET" and wants_page:
-        status, body = 303, b""
-        headers = [(b"location", f"{scope.get('root_path', '')}/login".encode())]
-    headers.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    if problem.status == 401 and scope.get("method") == "GET" and wants_page:
+        await reply(send, 303, None, {"location": f"{scope.get('root_path', '')}/login"})
+    else:
+        await reply(send, problem.status, problem.as_json(), problem.headers)
+
+
+async def reply(
+    send: Send, status: int, content: Any = None, headers: Mapping[str, str] | None = None
+) -> None:
+    """Answer with JSON, or without a body, before any route."""
+    body = b"" if content is None else orjson.dumps(content)
+    headers = {**(headers or {}), "content-length": str(len(body))}
+    if body:
+        headers["content-type"] = "application/json"
+    pairs = [*((name.encode(), value.encode()) for name, value in headers.items()), *_ALWAYS]
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": body})
 
 

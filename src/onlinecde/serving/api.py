@@ -12,7 +12,7 @@ from fastapi import APIRouter, FastAPI, Query, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from onlinecde.serving import schemas, shapes
+from onlinecde.serving import readiness, schemas, shapes
 from onlinecde.serving.board import Snapshot
 from onlinecde.serving.bodies import body_of, json_object
 from onlinecde.serving.event_formats import read_events, static_of
@@ -53,6 +53,15 @@ def _open_routes(service: Service) -> APIRouter:
     async def health() -> Response:
         """Whether it runs; needs no token."""
         return reply({"status": "ok"})
+
+    @router.get(
+        "/readyz", responses={200: {"model": schemas.Health}, 503: {"model": schemas.NotReady}}
+    )
+    async def ready() -> Response:
+        """Whether it can take events: the engine answers and the store can be written; needs no token."""
+        problem = await service.readiness.problem()
+        content = readiness.as_json(problem)
+        return reply(content) if problem is None else reply(content, 503, problem.headers)
 
     @router.get(
         "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}}
@@ -109,7 +118,7 @@ def taking_events(service: Service) -> Callable[[Request], Awaitable[Response]]:
                 body,
                 kind in _NDJSON,
                 positions=service.positions,
-                features=settings.features,
+                features=service.features,
                 most=settings.limits.events_per_request,
             )
             try:
@@ -123,7 +132,7 @@ def taking_events(service: Service) -> Callable[[Request], Awaitable[Response]]:
             why = {name: first[name] for name in ("code", "message", "field")}
             return reply({"error": why, **told}, 422)
         if wants_answers:
-            told["answers"] = shapes.predictions(await service.answers(done))
+            told["answers"] = service.shapes.predictions(await service.answers(done))
         return reply(told)
 
     return take
@@ -167,7 +176,7 @@ def _stream_routes(service: Service) -> APIRouter:
         if now is not None and not len(now):  # deleted in between
             raise Problem(404, "stream_unknown", f"there is no stream {name!r}.", field="stream")
         alarms = await service.do(lambda: engine.alarms(name))
-        return reply(shapes.stream_info(info, now, alarms[:100]))
+        return reply(service.shapes.stream_info(info, now, alarms[:100]))
 
     @router.put(
         "/v1/streams/{stream}",
@@ -181,12 +190,14 @@ def _stream_routes(service: Service) -> APIRouter:
         """
         name = _name(stream)
         told = await json_object(request, service, {"static", "origin"})
-        static = static_of(told.get("static"), service.settings.features)
+        static = static_of(told.get("static"), service.features)
         origin = told.get("origin")
         if origin is not None and not _finite(origin):
             raise Problem(422, "origin_bad", "`origin` is not a number.", field="origin")
         info = await service.do(lambda: engine.open_stream(name, static=static, origin=origin))
-        return reply(shapes.stream_info(info, None, ()) if may_read(request) else {"stream": name})
+        if may_read(request):
+            return reply(service.shapes.stream_info(info, None, ()))
+        return reply({"stream": name, **({"notes": list(info.notes)} if info.notes else {})})
 
     @router.delete("/v1/streams/{stream}", status_code=204, responses=_gone())
     async def forget(stream: str) -> Response:
@@ -207,7 +218,7 @@ def _stream_routes(service: Service) -> APIRouter:
                 raise Problem(404, "no_rows", "the stream has no row yet.", field="stream")
         else:
             found = await service.do(lambda: engine.predict_many([name], [at]))
-        return reply(shapes.predictions(found)[0])
+        return reply(service.shapes.predictions(found)[0])
 
     @router.get("/v1/streams/{stream}/history", responses=_answers(schemas.History, 404))
     async def history(
@@ -219,7 +230,7 @@ def _stream_routes(service: Service) -> APIRouter:
         """Rows as received and what was answered after each; `most` keeps the newest."""
         name = _name(stream)
         rows = await service.do(lambda: engine.history(name, since, until, most=most))
-        return reply({"stream": name, "rows": [shapes.history_row(row) for row in rows]})
+        return reply({"stream": name, "rows": [service.shapes.history_row(row) for row in rows]})
 
     @router.get("/v1/streams/{stream}/curve", responses=_answers(schemas.Curve, 404))
     async def curve(
@@ -242,7 +253,7 @@ def _stream_routes(service: Service) -> APIRouter:
             engine.curve_pieces(name, since, until, points=points, most_rows=points),
             request.is_disconnected,
         )
-        return reply({"stream": name, **shapes.curve(found)})
+        return reply({"stream": name, **service.shapes.curve(found)})
 
     @router.get("/v1/streams/{stream}/explanation", responses=_answers(schemas.Explanation, 404))
     async def explanation(
@@ -270,7 +281,7 @@ def _listed(found: Snapshot, search: str, offset: int, limit: int, service: Serv
             "found": len(order),
             "taken": found.taken,
             "alarms": len(found.alarms),
-            "streams": shapes.board_rows(found, part, service.settings.output),
+            "streams": service.shapes.board_rows(found, part, service.settings.output),
         }
     )
 
@@ -286,7 +297,7 @@ def _alarm_routes(service: Service) -> APIRouter:
         found = await service.do(
             lambda: service.engine.alarms(stream, unacknowledged=unacknowledged)
         )
-        return reply({"alarms": [shapes.alarm(one) for one in found[:1000]]})
+        return reply({"alarms": [service.shapes.alarm(one) for one in found[:1000]]})
 
     @router.post(
         "/v1/alarms/{number}/acknowledge",
@@ -308,7 +319,7 @@ def _alarm_routes(service: Service) -> APIRouter:
             raise Problem(404, "alarm_unknown", "there is no such alarm.", field="number")
         found = await service.do(lambda: service.engine.acknowledge(number, by))
         service.board.forget()
-        return reply(shapes.alarm(found) if may_read(request) else {"number": number})
+        return reply(service.shapes.alarm(found) if may_read(request) else {"number": number})
 
     return router
 

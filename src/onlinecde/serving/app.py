@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
-from starlette.types import ASGIApp
 
 from onlinecde.serving.access import Access
 from onlinecde.serving.api import add_routes, taking_events
@@ -21,14 +20,14 @@ from onlinecde.version import __version__
 
 def create_app(
     engine: Engine, settings: ServeSettings | None = None, *, tokens: TokenBook | None = None
-) -> ASGIApp:
+) -> Access:
     """An ASGI application that serves an engine; it closes the engine when it ends.
 
     Without tokens, anyone who can reach it may do everything: only a server bound to loopback may run so.
     """
     settings = settings or ServeSettings()
     check_tokens(settings, tokens)
-    service = Service(engine, settings, guarded=tokens is not None)
+    service = Service(engine, settings, tokens)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -64,9 +63,9 @@ def create_app(
 
 def check_tokens(settings: ServeSettings, tokens: TokenBook | None) -> None:
     """Refuse to be reached by others without tokens."""
-    if tokens is not None and not len(tokens):
-        raise ServingError("the file of tokens is empty: `onlinecde tokens new` adds one.")
-    if tokens is None and not settings.loopback:
+    if tokens is not None:
+        tokens.filled()
+    elif not settings.loopback:
         raise ServingError(
             f"bound to {settings.host}, others can reach the server: give --tokens FILE (`onlinecde "
             "tokens new` makes one), or bind it to 127.0.0.1."

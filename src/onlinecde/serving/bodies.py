@@ -1,8 +1,9 @@
-"""Bodies of requests, read piece by piece and never further than their limit."""
+"""Bodies of requests, plain or gzip, read piece by piece and never further than their limit."""
 
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,14 +16,23 @@ from onlinecde.serving.service import Service
 
 SMALL = 64 * 1024
 """Limit for bodies that hold no events"""
+QUICK = 1024
+"""Bytes of gzip that are unpacked at once: they hold at most a thousand times as many"""
+MOST_MEMBERS = 64
+"""Parts that a body in gzip may be joined of: each costs a copy of the rest"""
 
 
 @asynccontextmanager
 async def body_of(
     request: Request, service: Service, most: int | None = None
 ) -> AsyncIterator[bytes]:
-    """A request's body; what all bodies being read take together is bounded too."""
+    """A request's body, unpacked; what all bodies being read take together is bounded too."""
     limits = service.settings.limits
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("identity", "gzip", "x-gzip"):
+        raise Problem(
+            415, "content_encoding", "send the body as it is, or as gzip.", field="content-encoding"
+        )  # fmt: skip
     most = limits.body_bytes if most is None else most
     told = request.headers.get("content-length")
     if told is not None and told.isdigit() and int(told) > most:
@@ -45,9 +55,42 @@ async def body_of(
             raise Problem(408, "body_slow", "the body did not come in time.") from error
         except ClientDisconnect as error:
             raise Problem(400, "body_cut", "the body was cut short.") from error
-        yield b"".join(pieces)
+        body = b"".join(pieces)
+        if coding != "identity":
+            if len(body) <= QUICK:
+                body = unzipped(body, most)
+            else:
+                body = await asyncio.to_thread(unzipped, body, most)
+            service.reading_bytes += len(body) - size
+            size = len(body)
+        yield body
     finally:
         service.reading_bytes -= size
+
+
+def unzipped(body: bytes, most: int) -> bytes:
+    """What a body in gzip holds; raises `Problem` where it is more than allowed, after having unpacked no more.
+
+    >>> import gzip
+    >>> unzipped(gzip.compress(b"{}") + gzip.compress(b" "), 10)
+    b'{} '
+    """
+    pieces, left = [], most + 1
+    while body:
+        if len(pieces) == MOST_MEMBERS:
+            raise Problem(400, "gzip_bad", f"at most {MOST_MEMBERS} parts of gzip.", field="body")
+        member = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        try:
+            pieces.append(member.decompress(body, left))
+        except zlib.error as error:
+            raise Problem(400, "gzip_bad", "the body is not gzip.", field="body") from error
+        left -= len(pieces[-1])
+        if left <= 0:
+            raise _too_large(most)
+        if not member.eof:
+            raise Problem(400, "gzip_bad", "the body in gzip was cut short.", field="body")
+        body = member.unused_data
+    return b"".join(pieces)
 
 
 async def json_object(request: Request, service: Service, known: set[str]) -> dict[str, Any]:

@@ -134,10 +134,12 @@ def _add_row(found: Columns, index: int, item: dict[str, Any], features: Sequenc
         found.static.append((index, item["stream"], told))
 
 
-def static_of(told: Any, features: Sequence[str]) -> list[Any] | None:
-    """Static features in the model's order, from a list or by name; None stays None."""
+def static_of(told: Any, features: Sequence[str]) -> list[Any] | dict[str, Any] | None:
+    """Static features as the engine takes them: by name, or, with `features`, in their order; None stays None."""
     if told is None:
         return None
+    if type(told) is dict and not features:
+        return told
     if type(told) is dict:
         strange = told.keys() - set(features)
         if strange:

@@ -55,7 +55,14 @@ class Committed:
                     "message": message,
                 }
             )
+        notes = [
+            note
+            for stream, said in self.receipts.notes.items()
+            if stream in self.columns.names
+            for note in said
+        ]
         return {
+            **({"notes": notes} if notes else {}),
             "sequence": self.sequence,
             "events": len(self.columns),
             "counts": self.counts,

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from onlinecde.serving import shapes
+from onlinecde.serving.shapes import Shapes
 from onlinecde.streaming import Alarm, Answers
 
 
@@ -44,8 +44,9 @@ class Listener:
 class Hub:
     """All listeners."""
 
-    def __init__(self) -> None:
+    def __init__(self, shapes: Shapes) -> None:
         self.listeners: set[Listener] = set()
+        self.shapes = shapes
 
     def publish(self, reason: str, answers: Answers, alarms: tuple[Alarm, ...] = ()) -> None:
         """Tell everyone what they subscribed to; serialised once for those who want everything."""
@@ -55,13 +56,13 @@ class Hub:
                 continue
             if listener.streams is None:
                 if whole is None:
-                    whole = _message(reason, shapes.predictions(answers), alarms)
+                    whole = self._message(reason, answers, alarms)
                 listener.put(whole)
             elif listener.streams:
                 some = _of(answers, listener.streams)
                 heard = tuple(one for one in alarms if one.stream in listener.streams)
-                if some or heard:
-                    listener.put(_message(reason, some, heard))
+                if len(some) or heard:
+                    listener.put(self._message(reason, some, heard))
 
     def ticked(self) -> tuple[bool, set[str]]:
         """Whether anyone wants ticks of all streams, and of which streams others do."""
@@ -72,21 +73,19 @@ class Hub:
                 some |= listener.streams or set()
         return every, some
 
+    def _message(self, reason: str, answers: Answers, alarms: tuple[Alarm, ...]) -> bytes:
+        told = self.shapes.predictions(answers)
+        message: dict[str, Any] = {"type": "predictions", "reason": reason, "predictions": told}
+        if alarms:
+            message["alarms"] = [self.shapes.alarm(one) for one in alarms]
+        return orjson.dumps(message)
 
-def _of(answers: Answers, wanted: set[str]) -> list[dict[str, Any]]:
+
+def _of(answers: Answers, wanted: set[str]) -> Answers:
     at = [place for place, name in enumerate(answers.streams) if name in wanted]
-    return shapes.predictions(
-        Answers(
-            tuple(answers.streams[place] for place in at),
-            answers.times[at],
-            answers.outputs[at],
-            answers.probabilities[at],
-        )
+    return Answers(
+        tuple(answers.streams[place] for place in at),
+        answers.times[at],
+        answers.outputs[at],
+        answers.probabilities[at],
     )
-
-
-def _message(reason: str, told: list[dict[str, Any]], alarms: tuple[Alarm, ...]) -> bytes:
-    message: dict[str, Any] = {"type": "predictions", "reason": reason, "predictions": told}
-    if alarms:
-        message["alarms"] = [shapes.alarm(one) for one in alarms]
-    return orjson.dumps(message)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TRANSPORT = "onlinecde.transport"
 """The extension of a socket's ASGI scope that holds its transport"""
-TOO_SLOW, TOO_MANY = 4408, 4429
+TOO_SLOW, TOO_MANY, REVOKED = 4408, 4429, 4401
 _MOST_NAMES = 10_000
 
 
@@ -51,7 +51,7 @@ async def _serve(socket: WebSocket, service: Service, client: Client) -> None:
     service.hub.listeners.add(listener)
     tasks = [
         asyncio.create_task(_read(socket, service, client, listener)),
-        asyncio.create_task(_write(socket, listener)),
+        asyncio.create_task(_write(socket, service, client, listener)),
         asyncio.create_task(listener.too_slow.wait()),
     ]
     try:
@@ -64,6 +64,9 @@ async def _serve(socket: WebSocket, service: Service, client: Client) -> None:
     if listener.too_slow.is_set():
         service.metrics.dropped.inc()
         await _let_go(socket)
+    elif _revoked(service, client):
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+            await socket.close(REVOKED, "token_revoked")
     ended = (asyncio.CancelledError, WebSocketDisconnect, RuntimeError)
     for one in done:
         if isinstance(one, BaseException) and not isinstance(one, ended):
@@ -79,9 +82,17 @@ async def _let_go(socket: WebSocket) -> None:
         transport.abort()
 
 
-async def _write(socket: WebSocket, listener: Listener) -> None:
+def _revoked(service: Service, client: Client) -> bool:
+    """Whether the client's token was taken back since the socket was opened."""
+    return client.token is not None and client.token not in (service.tokens or ())
+
+
+async def _write(socket: WebSocket, service: Service, client: Client, listener: Listener) -> None:
     while True:
-        await socket.send_text((await listener.frame()).decode())
+        frame = await listener.frame()
+        if _revoked(service, client):
+            return
+        await socket.send_text(frame.decode())
 
 
 async def _read(socket: WebSocket, service: Service, client: Client, listener: Listener) -> None:
@@ -90,7 +101,7 @@ async def _read(socket: WebSocket, service: Service, client: Client, listener: L
     places = asyncio.Semaphore(limits.unanswered)
     while True:
         message = await socket.receive()
-        if message["type"] == "websocket.disconnect":
+        if message["type"] == "websocket.disconnect" or _revoked(service, client):
             return
         body = message.get("bytes") or (message.get("text") or "").encode()
         ref = None
@@ -116,7 +127,7 @@ async def _read(socket: WebSocket, service: Service, client: Client, listener: L
             columns = columns_of(
                 told,
                 positions=service.positions,
-                features=service.settings.features,
+                features=service.features,
                 most=limits.events_per_request,
             )
             await places.acquire()

@@ -48,11 +48,12 @@ def open_engine(
     from onlinecde.training import model_folder
 
     home = model_folder(model)
-    told = read_manifest(home).extra
-    unit = time_unit or told.get("time_unit") or settings.time_unit
+    manifest = read_manifest(home)
+    told, schema = manifest.extra, manifest.named_schema()
+    unit = time_unit or told.get("time_unit") or (schema and schema.time_unit)
     completed = replace(
         settings,
-        time_unit=unit,
+        time_unit=unit or settings.time_unit,
         classes=tuple(told.get("classes", ())),
         features=tuple(told.get("static", ())),
     )

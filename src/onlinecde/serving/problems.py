@@ -34,10 +34,12 @@ class Problem(Exception):  # noqa: N818
 
     @property
     def headers(self) -> dict[str, str]:
-        """When to try again, and how to say who one is."""
+        """When to try again, how to say who one is, what a body may be packed in."""
         found = {}
         if self.retry_after is not None:
             found["retry-after"] = str(max(1, round(self.retry_after + 0.5)))
         if self.status == 401:
             found["www-authenticate"] = "Bearer"
+        if self.code == "content_encoding":
+            found["accept-encoding"] = "gzip"
         return found

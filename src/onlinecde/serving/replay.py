@@ -11,8 +11,9 @@ from urllib.parse import quote
 import httpx
 import numpy as np
 
+from onlinecde.series import TIME_UNITS
+from onlinecde.series.static_columns import is_missing
 from onlinecde.serving.problems import ServingError
-from onlinecde.serving.settings import UNITS
 
 if TYPE_CHECKING:
     from onlinecde.series import SeriesBatch
@@ -138,10 +139,11 @@ def replay(
     if not speed > 0:
         raise ServingError(f"speed is {speed}: give a number above 0.")
     about = server.ask("GET", "/v1/model")
-    channels = [one["name"] for one in about["channels"]]
-    if list(series.channels) != channels:
-        raise ServingError("the server's model has other channels than the task.")
-    rate = speed / UNITS[about["time_unit"]]
+    known = {one["name"] for one in about["channels"]}
+    channels = [name if name in known else None for name in series.channels]
+    if not any(channels):
+        raise ServingError("the server's model has none of the task's channels.")
+    rate = speed / TIME_UNITS[about["time_unit"]]
     own_clock = about["clock_speed"] == speed
     names = [f"{prefix}{name}" for name in series.streams]
     lengths = [int(many) for many in series.rows]
@@ -150,7 +152,8 @@ def replay(
     began = time.time()
     done = Replayed(len(names), sent_until=np.full(len(names), np.nan))
     offsets = _offsets(times, spread, seed)
-    _open(server, series, names, (began - offsets / rate).tolist() if own_clock else None)
+    origins = (began - offsets / rate).tolist() if own_clock else None
+    _open(server, series, names, origins, about)
     due = np.concatenate(
         [(clock - offset) / rate for clock, offset in zip(times, offsets, strict=True)]
     )
@@ -199,23 +202,44 @@ def _offsets(times: list[np.ndarray], spread: float, seed: int) -> np.ndarray:
 
 
 def _open(
-    server: Server, series: SeriesBatch, names: list[str], origins: list[float] | None
+    server: Server,
+    series: SeriesBatch,
+    names: list[str],
+    origins: list[float] | None,
+    known: dict[str, Any],
 ) -> None:
     if server.knows(names[0]):
         raise ServingError(f"the server knows {names[0]!r} already: give another --prefix.")
     for place, name in enumerate(names):
         told: dict[str, Any] = {}
-        if series.static is not None:
-            told["static"] = series.static[place].double().tolist()
+        if (facts := _facts(series, place, known)) is not None:
+            told["static"] = facts
         if origins is not None:
             told["origin"] = origins[place]
         if told:
             server.ask("PUT", f"/v1/streams/{quote(name, safe='')}", json=told)
 
 
-def _observed(row: np.ndarray, channels: list[str]) -> dict[str, float]:
+def _facts(series: SeriesBatch, place: int, about: dict[str, Any]) -> Any:
+    """Static features of a stream: raw where they are, of those that the server knows; else by name."""
+    if series.static is None or not about["static"]:
+        return None
+    numbers = series.static[place].double().tolist()
+    if not about["static_features"]:
+        return numbers
+    raw, known = series.raw_static, {one["name"] for one in about["static_features"]}
+    if raw is None:
+        facts = dict(zip(series.features, numbers, strict=True))
+        return {name: fact for name, fact in facts.items() if name in about["static"]}
+    facts = {name: column[place] for name, column in raw.columns.items() if name in known}
+    facts = {name: fact for name, fact in facts.items() if not is_missing(fact)}
+    return {n: fact if isinstance(fact, str) else float(fact) for n, fact in facts.items()}
+
+
+def _observed(row: np.ndarray, channels: list[str | None]) -> dict[str, float]:
+    """What was observed in a row, (channel,), of the channels that the server knows: those with a name."""
     seen = np.flatnonzero(~np.isnan(row))
-    return {channels[i]: float(row[i]) for i in seen}
+    return {name: float(row[i]) for i in seen if (name := channels[i]) is not None}
 
 
 def _send(

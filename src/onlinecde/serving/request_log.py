@@ -43,7 +43,7 @@ def log_to_stderr(level: int = logging.INFO) -> None:
     """Send this package's, uvicorn's and asyncio's log to stderr as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    for name in ("onlinecde.serving", "uvicorn", "uvicorn.error", "asyncio"):
+    for name in ("onlinecde", "uvicorn", "uvicorn.error", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers = [handler] if name != "uvicorn.error" else []
         logger.setLevel(level)

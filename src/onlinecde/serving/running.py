@@ -3,60 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import gc
+import logging
+import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from onlinecde.serving.live_socket import TRANSPORT
+from onlinecde.serving.connections import raise_file_limit
 from onlinecde.serving.problems import ServingError
+from onlinecde.serving.protocols import ServerConfig
+from onlinecde.serving.request_log import note
 from onlinecde.serving.settings import ServeSettings
-
-LINGER = 12.0
-"""Seconds a socket that has ended may take to send what is left"""
-
-
-class Sockets(WebSocketsSansIOProtocol):
-    """uvicorn's sockets, which the application can drop, and which never wait for ever for whoever does not read."""
-
-    async def run_asgi(self) -> None:
-        self.scope["extensions"][TRANSPORT] = self.transport  # pyright: ignore
-        await super().run_asgi()
-        self.loop.call_later(LINGER, self.transport.abort)
-
-
-def uvicorn_server(app: ASGIApp, settings: ServeSettings) -> uvicorn.Server:
-    """A server for the application, not started."""
-    limits = settings.limits
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            host=settings.host,
-            port=settings.port,
-            loop="auto",
-            http="auto",
-            ws=Sockets,
-            ws_max_size=limits.body_bytes,
-            ws_max_queue=4,
-            ws_per_message_deflate=False,
-            lifespan="on",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            proxy_headers=settings.forwarded_by is not None,
-            forwarded_allow_ips=settings.forwarded_by,
-            timeout_graceful_shutdown=10,
-            timeout_keep_alive=30,
-            backlog=512,
-        )
-    )
+from onlinecde.serving.starting import StartingApp, freeze
+from onlinecde.serving.tokens import TokenBook
 
 
 def bound(settings: ServeSettings) -> socket.socket:
@@ -75,16 +41,35 @@ def bound(settings: ServeSettings) -> socket.socket:
     return found
 
 
-def serve_forever(app: ASGIApp, settings: ServeSettings, listening: socket.socket) -> None:
-    """Serve on a `bound` socket until SIGINT or SIGTERM; then commit what was taken, close the store and return."""
+def serve_forever(
+    app: ASGIApp | StartingApp,
+    settings: ServeSettings,
+    listening: socket.socket,
+    *,
+    reload: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve on a `bound` socket until SIGINT or SIGTERM; then commit what was taken, close the store and return.
+
+    reload: called at SIGHUP. Raises what a `StartingApp` failed with.
+    """
     # The engine's thread and the loop share one interpreter: neither waits 5 ms for the other.
     sys.setswitchinterval(0.001)
-    # What is here now stays: collecting garbage need not look at it each time.
-    gc.collect()
-    gc.freeze()
-    server = uvicorn_server(app, settings)
+    raise_file_limit(settings.limits)
+    server = uvicorn.Server(ServerConfig(app, settings))
+    if isinstance(app, StartingApp):
+        app.stop = lambda: setattr(server, "should_exit", True)
+    else:
+        freeze()
+
+    async def serve() -> None:
+        if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+        await server.serve(sockets=[listening])
+
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-        runner.run(server.serve(sockets=[listening]))
+        runner.run(serve())
+    if isinstance(app, StartingApp) and app.failure is not None:
+        raise app.failure
 
 
 @contextmanager
@@ -95,7 +80,7 @@ def in_background(app: ASGIApp, settings: ServeSettings) -> Iterator[str]:
     """
     listening = bound(settings)
     port = listening.getsockname()[1]
-    server = uvicorn_server(app, settings)
+    server = uvicorn.Server(ServerConfig(app, settings))
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -117,6 +102,19 @@ def in_background(app: ASGIApp, settings: ServeSettings) -> Iterator[str]:
         server.should_exit = True
         thread.join(30)
         listening.close()
+
+
+def reload_tokens(book: TokenBook | None, file: Path | None) -> None:
+    """Read the tokens anew; where that fails, those known stay."""
+    if book is None or file is None:
+        note("no tokens to reload")
+        return
+    try:
+        book.reload(file)
+    except ServingError as error:
+        note("tokens not reloaded", logging.ERROR, reason=str(error))
+    else:
+        note("tokens reloaded", tokens=len(book))
 
 
 def shown_address(settings: ServeSettings) -> str:

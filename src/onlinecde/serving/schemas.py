@@ -35,12 +35,16 @@ class RefusedEvent(_Body):
 
 
 class Prediction(_Body):
-    """What the model says of a stream at a time; null where it has no finite answer."""
+    """What the model says of a stream at a time; null where it has no finite answer.
+
+    Here and below, a classifier's answers have `probabilities`, those of a regression `predicted`, by name.
+    """
 
     stream: str
     time: float
     outputs: list[float | None]
-    probabilities: list[float | None]
+    probabilities: list[float | None] | None = None
+    predicted: dict[str, float | None] | None = None
 
 
 class Receipt(_Body):
@@ -52,6 +56,8 @@ class Receipt(_Body):
     refusals: list[RefusedEvent]
     refusals_left_out: int
     answers: list[Prediction] | None = None
+    notes: list[str] | None = None
+    """Of static features of streams that were opened: a category the model does not know is taken as missing"""
 
 
 class RefusedReceipt(_Body):
@@ -63,15 +69,17 @@ class RefusedReceipt(_Body):
     counts: dict[str, int] | None = None
     refusals: list[RefusedEvent] | None = None
     refusals_left_out: int | None = None
+    notes: list[str] | None = None
 
 
 class Alarm(_Body):
-    """A stream's probability rose to the threshold; wall clock in seconds since 1970."""
+    """A stream's probability, or number (`value`), rose to the threshold; wall clock in seconds since 1970."""
 
     number: int
     stream: str
     time: float
-    probability: float
+    probability: float | None = None
+    value: float | None = None
     threshold: float
     raised: float
     acknowledged: float | None
@@ -79,7 +87,7 @@ class Alarm(_Body):
 
 
 class BoardRow(_Body):
-    """A stream in the overview; `probabilities` are those at `now`, `trend` since the row before the newest.
+    """A stream in the overview; what is said is at `now`, `trend` since the row before the newest.
 
     Null where the stream cannot be asked, because its stored state is damaged.
     """
@@ -88,7 +96,8 @@ class BoardRow(_Body):
     rows: int
     last_time: float
     now: float
-    probabilities: list[float | None]
+    probabilities: list[float | None] | None = None
+    predicted: dict[str, float | None] | None = None
     trend: float | None
     received: float
     alarm: Alarm | None
@@ -112,12 +121,15 @@ class Stream(_Body):
     first_time: float | None
     last_time: float | None
     outputs: list[float] | None
-    probabilities: list[float] | None
+    probabilities: list[float] | None = None
+    predicted: dict[str, float] | None = None
     static: list[float] | None
     origin: float | None
     received: float | None
     now: Prediction | None
     alarms: list[Alarm]
+    notes: list[str] | None = None
+    """Of the static features it was opened with just now"""
 
 
 class Superseded(_Body):
@@ -141,7 +153,8 @@ class HistoryRow(_Body):
     values: dict[str, float]
     superseded: list[Superseded]
     outputs: list[float]
-    probabilities: list[float]
+    probabilities: list[float] | None = None
+    predicted: dict[str, float] | None = None
     sequence: int
     received: float
     revised: list[Revised]
@@ -155,15 +168,17 @@ class History(_Body):
 
 
 class Curve(_Body):
-    """The answer in continuous time; at a row it jumps from `row_before` to `row_probabilities`."""
+    """The answer in continuous time; at a row it jumps from `row_before` (row, output) to `row_probabilities`."""
 
     stream: str
     times: list[float]
-    probabilities: list[list[float]]
+    probabilities: list[list[float]] | None = None
+    predicted: dict[str, list[float]] | None = None
     outputs: list[list[float]]
     row_times: list[float]
-    row_probabilities: list[list[float]]
-    row_before: list[list[float]]
+    row_probabilities: list[list[float]] | None = None
+    row_predicted: dict[str, list[float]] | None = None
+    row_before: list[list[float | None]]
 
 
 class RowExplanation(_Body):
@@ -196,6 +211,14 @@ class Channel(_Body):
     unit: str | None
 
 
+class StaticFeature(_Body):
+    """A static feature as clients give it: a number, or one of the categories."""
+
+    name: str
+    kind: str
+    categories: list[str] | None
+
+
 class About(_Body):
     """The model and how it is served."""
 
@@ -204,11 +227,15 @@ class About(_Body):
     kind: str
     channels: list[Channel]
     static: list[str]
+    """Static features as the model takes them in; `Stream.static` is in this order"""
+    static_features: list[StaticFeature]
     outputs: int
     classes: list[str]
     watched_output: int
     threshold: float | None
     time_unit: str
+    unit_seconds: float
+    """Seconds in a unit of time"""
     clock_speed: float
     tick: float
     silent_after: float
@@ -218,9 +245,17 @@ class About(_Body):
 
 
 class Health(_Body):
-    """It runs."""
+    """It runs, or it is ready."""
 
     status: str
+
+
+class NotReady(_Body):
+    """Events cannot be taken, and why; `progress` from 0 to 1 while states are rebuilt."""
+
+    status: str
+    progress: float | None = None
+    error: Error
 
 
 _NAME: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 200}
@@ -246,7 +281,10 @@ _ROW: dict[str, Any] = {
         "id": _NAME,
         "static": {
             "oneOf": [
-                {"type": "object", "additionalProperties": {"type": "number"}},
+                {
+                    "type": "object",
+                    "additionalProperties": {"type": ["number", "string", "boolean", "null"]},
+                },
                 {"type": "array", "items": {"type": "number"}},
             ]
         },

@@ -11,15 +11,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from onlinecde.series import TIME_UNITS
 from onlinecde.serving.board import Board
 from onlinecde.serving.group_commit import Committed, GroupCommit
 from onlinecde.serving.hub import Hub
 from onlinecde.serving.metrics import Metrics
 from onlinecde.serving.problems import Problem, ServingError
 from onlinecde.serving.rates import Rates
+from onlinecde.serving.readiness import Readiness
 from onlinecde.serving.request_log import LOGGER, note
 from onlinecde.serving.settings import ServeSettings
+from onlinecde.serving.shapes import Shapes
 from onlinecde.serving.stream_clock import StreamClock
+from onlinecde.serving.tokens import TokenBook
 from onlinecde.streaming import (
     Answers,
     CodecError,
@@ -56,15 +60,20 @@ _TOLD = {
 class Service:
     """One engine, served. All work on the engine is done by one thread, in order."""
 
-    def __init__(self, engine: Engine, settings: ServeSettings, *, guarded: bool = False) -> None:
+    def __init__(
+        self, engine: Engine, settings: ServeSettings, tokens: TokenBook | None = None
+    ) -> None:
         if not 0 <= settings.output < engine.outputs:
             raise ServingError(f"output is {settings.output}: the model has {engine.outputs}.")
-        self.engine, self.settings, self.guarded = engine, settings, guarded
+        self.engine, self.settings, self.tokens = engine, settings, tokens
+        self.features = () if engine.schema.static else settings.features
+        """Names of the static features of a model that has no schema: they are put in order by them"""
         self.positions = {name: place for place, name in enumerate(engine.channels)}
         self.clock = StreamClock(
             settings.units_per_second, settings.silent_after, latest=engine.latest
         )
-        self.hub = Hub()
+        self.shapes = Shapes.of(engine.kind, settings.classes, engine.outputs)
+        self.hub = Hub(self.shapes)
         self.rates = Rates(settings.limits.requests_per_second, settings.limits.burst)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self.commits = GroupCommit(
@@ -78,6 +87,7 @@ class Service:
             engine, self.do, self.clock, output=settings.output, most_age=0.9 * settings.tick
         )
         self.metrics = Metrics(engine, self.commits)
+        self.readiness = Readiness(self._store_problem)
         self._long_work = asyncio.Lock()
         self.open_sockets = 0
         self.reading_bytes = 0
@@ -122,7 +132,20 @@ class Service:
             if found is not None:
                 return found
 
-    def problem_of(self, error: BaseException, *, events: bool = False) -> Problem:
+    async def _store_problem(self) -> Problem | None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                self._executor, self.engine.check_writable
+            )
+        except Exception as error:
+            problem = self.problem_of(error, logged=not isinstance(error, StoreError))
+            problem.__cause__ = error
+            return problem
+        return None
+
+    def problem_of(
+        self, error: BaseException, *, events: bool = False, logged: bool = True
+    ) -> Problem:
         """What a client is told of an engine's error; `events`: who sent some, and may do so again."""
         if isinstance(error, Problem):
             return error
@@ -132,7 +155,8 @@ class Service:
             wait = 30.0 if isinstance(error, StoreFull) else 2.0
             known = {StoreFull: "the store's disk is full", StoreBusy: "the store is busy"}
             told = known.get(type(error), "the store failed")
-            note("store failed", logging.ERROR, code=error.code)
+            if logged:
+                note("store failed", logging.ERROR, code=error.code)
             what = "nothing was applied, send again later" if events else "try again later"
             return Problem(503, error.code, f"{told}: {what}.", retry_after=wait)
         if isinstance(error, StreamingError):
@@ -214,15 +238,24 @@ class Service:
                 {"name": name, "unit": units[place] if units else None}
                 for place, name in enumerate(engine.channels)
             ],
-            "static": list(settings.features),
+            "static": list(engine.schema.features or settings.features),
+            "static_features": [
+                {
+                    "name": column.name,
+                    "kind": "number" if column.categories is None else "category",
+                    "categories": None if column.categories is None else list(column.categories),
+                }
+                for column in engine.schema.static
+            ],
             "outputs": engine.outputs,
-            "classes": list(settings.classes),
+            "classes": list(self.shapes.names or settings.classes),
             "watched_output": settings.output,
             "threshold": settings.threshold,
             "time_unit": settings.time_unit,
+            "unit_seconds": TIME_UNITS[settings.time_unit],
             "clock_speed": settings.clock_speed,
             "tick": settings.tick,
             "silent_after": settings.silent_after,
             "lateness": engine.lateness,
-            "guarded": self.guarded,
+            "guarded": self.tokens is not None,
         }

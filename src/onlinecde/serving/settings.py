@@ -6,15 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
+from onlinecde.series import TIME_UNITS
 from onlinecde.serving.problems import ServingError
-
-UNITS: dict[str, float] = {
-    "seconds": 1.0,
-    "minutes": 60.0,
-    "hours": 3600.0,
-    "days": 86400.0,
-}
-"""Seconds in the units of time a model may have been trained in"""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -45,6 +38,19 @@ class Limits:
     curve_points: int = 2_000
     body_seconds: float = 30.0
     """How long a client may take to send a body"""
+    header_bytes: int = 32 * 1024
+    """Largest header of a request, its first line included"""
+    header_seconds: float = 10.0
+    """How long a client may take to send a header"""
+    idle_seconds: float = 30.0
+    """How long a connection may wait for its next request, or an answer to be read"""
+    connections: int | None = None
+    """Open connections, sockets among them; None: 4,096, or as many as the limit on open files leaves room for"""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not (isfinite(value) and value > 0):
+                raise ServingError(f"the limit {name} is {value!r}: give a number above 0.")
 
 
 @dataclass(frozen=True)
@@ -89,9 +95,9 @@ class ServeSettings:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        if self.time_unit not in UNITS:
+        if self.time_unit not in TIME_UNITS:
             raise ServingError(
-                f"the unit of time is {self.time_unit!r}: give one of {', '.join(UNITS)}, so that the "
+                f"the unit of time is {self.time_unit!r}: give one of {', '.join(TIME_UNITS)}, so that the "
                 "clock knows how fast the streams' time passes."
             )
         for name in ("clock_speed", "tick", "silent_after", "housekeeping"):
@@ -102,7 +108,7 @@ class ServeSettings:
     @property
     def units_per_second(self) -> float:
         """How much of the streams' time passes in one second of the wall clock."""
-        return self.clock_speed / UNITS[self.time_unit]
+        return self.clock_speed / TIME_UNITS[self.time_unit]
 
     @property
     def loopback(self) -> bool:

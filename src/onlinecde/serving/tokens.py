@@ -63,6 +63,19 @@ class TokenBook:
             raise ServingError(f"there is no token {name!r}.")
         self.tokens = left
 
+    def __contains__(self, token: object) -> bool:
+        return token in self.tokens
+
+    def reload(self, file: str | os.PathLike[str]) -> None:
+        """Know the tokens in a file and no others; where it cannot be read or is empty, nothing changes."""
+        self.tokens = TokenBook.read(file).filled().tokens
+
+    def filled(self) -> TokenBook:
+        """These tokens; raises where there are none, for then nobody could come in."""
+        if not self.tokens:
+            raise ServingError("the file of tokens is empty: `onlinecde tokens new` adds one.")
+        return self
+
     def whose(self, text: str) -> Token | None:
         """The token a text is; all are looked at, so that time tells nothing of them."""
         # A token has 256 random bits: one round of SHA-256 is not to be guessed back.
@@ -87,6 +100,8 @@ class TokenBook:
             raise ServingError(
                 f"{file} is not there: make it with `onlinecde tokens new`."
             ) from error
+        except OSError as error:
+            raise ServingError(f"{file} cannot be read ({error.strerror}).") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, ServingError):
                 raise

@@ -12,7 +12,9 @@ from torch import Tensor
 from onlinecde.solvers.chain import Chain
 from onlinecde.solvers.errors import SolverError
 from onlinecde.solvers.fields import VectorField
+from onlinecde.solvers.first_order import once_by_solve
 from onlinecde.solvers.stepping import advance, combine, drive_at, stages
+from onlinecde.solvers.surroundings import check_recomputed
 from onlinecde.solvers.tableau import Tableau
 
 SMALLEST = 1e-12
@@ -299,7 +301,7 @@ class _Exact(torch.autograd.Function):
         return done.knots.clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_by_solve
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         chain, field, done = ctx.chain, ctx.field, ctx.done
         weights = [weight for weight in field.parameters() if weight.requires_grad]
@@ -316,6 +318,7 @@ class _Exact(torch.autograd.Function):
         last = torch.minimum(row, chain.lengths[None, :])
         out = torch.zeros_like(out).scatter_add(0, last[:, :, None].expand_as(out), out)
         g = torch.zeros_like(out[0])
+        off = torch.zeros((), dtype=g.dtype, device=g.device)
         for steps, z in zip(reversed(done.rounds), reversed(done.before), strict=True):
             on = steps.lands >= 0
             who = steps.streams
@@ -323,12 +326,16 @@ class _Exact(torch.autograd.Function):
             z = z.detach().requires_grad_()
             with torch.enable_grad():
                 end = replay(chain, field, ctx.table, steps, z, tuple(data), ctx.across)  # pyright: ignore[reportArgumentType]
+            if bool(on.any()):
+                reached = done.knots[steps.lands[on], who[on]]
+                off = off.maximum((end.detach()[on] - reached).abs().amax())
             found = torch.autograd.grad(end, [z, *wanted], g[who], allow_unused=True)
             g[who] = found[0]
             for total, part in zip(sums, found[1:], strict=True):
                 if part is not None:
                     total += part
         g = g + out[0]
+        check_recomputed(off, done.knots)
         totals = iter(sums)
         g_data = [next(totals) if need else None for need in needs]
         g_weights = [

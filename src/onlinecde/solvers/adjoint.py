@@ -24,6 +24,7 @@ from onlinecde.solvers.adaptive import (
 from onlinecde.solvers.chain import Chain
 from onlinecde.solvers.errors import SolverError
 from onlinecde.solvers.fields import VectorField
+from onlinecde.solvers.first_order import once_by_solve
 from onlinecde.solvers.stepping import advance, combine, piece_steps
 from onlinecde.solvers.tableau import Tableau
 
@@ -73,7 +74,7 @@ class _Adjoint(torch.autograd.Function):
         return knots.clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_by_solve
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         chain, field, table = ctx.chain, ctx.field, ctx.table
         (knots,) = ctx.saved_tensors

@@ -7,6 +7,10 @@ from typing import Any, Literal, TypeGuard
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
+from torch.nn.utils.prune import BasePruningMethod
+
+from onlinecde.controls.encoding import bound_counts
+from onlinecde.solvers.surroundings import Surroundings
 
 Activation = Literal["relu", "silu", "tanh", "softplus"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -69,7 +73,7 @@ class MLPVectorField(VectorField):
 
     The last layer is kept channel-major, weight (channel, hidden, width), so that the columns of
     the channels that move are a slice or a grouped product. With `sees_path`, the first layer
-    also takes X: `h = act(W z + U X + b)`.
+    also takes X: `h = act(W z + U X + b)`, with its last `bounded_counts` channels bounded.
 
     With `rank`, the columns are mixtures of that many shared ones: the parameters are `mixing`
     (channel, rank) and `basis` (rank, hidden * width), and `weight` is their product. With a
@@ -100,6 +104,7 @@ class MLPVectorField(VectorField):
         final: Literal["tanh", "identity"] = "tanh",
         sees_path: bool = False,
         rank: int | None = None,
+        bounded_counts: int = 0,
     ) -> None:
         super().__init__()
         for name, size in {
@@ -117,6 +122,7 @@ class MLPVectorField(VectorField):
             raise ValueError(f"final is {final!r}: choose 'tanh' or 'identity'.")
         self.hidden, self.channels, self.width, self.depth = hidden, channels, width, depth
         self.activation, self.final, self.sees_path = activation, final, sees_path
+        self.bounded_counts = bounded_counts
         self.low_rank = rank is not None and rank < min(channels, hidden * width)
         self.inner = nn.ModuleList(
             nn.Linear(hidden if layer == 0 else width, width) for layer in range(depth)
@@ -221,11 +227,29 @@ class MLPVectorField(VectorField):
     def drive(self, x: Tensor) -> Tensor:
         if self.path_weight is None:
             raise ValueError("this field does not see the path: build it with sees_path=True.")
-        return nn.functional.linear(x, self.path_weight).to(x.dtype)
+        return nn.functional.linear(bound_counts(x, self.bounded_counts), self.path_weight).to(
+            x.dtype
+        )
 
 
 _METHODS = frozenset({"features", "columns", "matrix", "contract", "drive"})
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether calling a module calls more than its `forward`."""
+    about = module.__dict__
+    return any(about[hooks] for hooks in HOOKS)
+
+
+def is_linear(layer: nn.Module | None) -> TypeGuard[nn.Linear]:
+    """Whether a layer's weight and bias say all that calling it computes."""
+    return (
+        isinstance(layer, nn.Linear)
+        and type(layer).forward is nn.Linear.forward
+        and "forward" not in layer.__dict__
+        and not has_hooks(layer)
+    )
 
 
 def not_plain(field: VectorField) -> str | None:
@@ -239,6 +263,8 @@ def not_plain(field: VectorField) -> str | None:
     own = field._parameters
     if not ("weight" in own or "mixing" in own) or "bias" not in own:
         return "weight or bias of the field is not a parameter of it"
+    if has_hooks(field):
+        return "the field has hooks"
     if not _METHODS.isdisjoint(field.__dict__):
         return "a method of the field was replaced"
     layers = [*field.inner]
@@ -249,7 +275,7 @@ def not_plain(field: VectorField) -> str | None:
         about = layer.__dict__
         if type(layer) is not nn.Linear or "forward" in about:
             return f"inner layer {number} is a {type(layer).__name__} of its own kind"
-        if any(about[hooks] for hooks in HOOKS):
+        if has_hooks(layer):
             return f"inner layer {number} has hooks"
         weight, bias = about["_parameters"].get("weight"), about["_parameters"].get("bias")
         if weight is None or bias is None:
@@ -271,11 +297,16 @@ def check_gradients(field: VectorField, z: Tensor) -> None:
     """
     if not torch.is_grad_enabled() or torch.compiler.is_compiling() or is_plain(field):
         return
-    drive = None
-    if field.sees_path:
-        drive = field.drive(z.new_zeros(z.shape[0], field.channels)).detach()
-    dx = z.new_ones(z.shape[0], field.channels)
-    found = field.contract(z.detach(), dx, slice(0, field.channels), drive)
+    around = Surroundings(field, z)
+    try:
+        drive = None
+        if field.sees_path:
+            drive = field.drive(z.new_zeros(z.shape[0], field.channels)).detach()
+        dx = z.new_ones(z.shape[0], field.channels)
+        found = field.contract(z.detach(), dx, slice(0, field.channels), drive)
+    finally:
+        around.mark()
+        around.go_back()
     own = {id(parameter) for parameter in field.parameters()}
     nodes: list[Any] = [get_gradient_edge(found).node] if found.requires_grad else []
     seen = set()
@@ -296,12 +327,23 @@ def check_gradients(field: VectorField, z: Tensor) -> None:
 def as_field(
     field: Callable[[Tensor], Tensor] | VectorField, hidden: int, channels: int
 ) -> VectorField:
-    """Return `field`, or wrap a module that returns a matrix."""
+    """Return `field`, or wrap a module that returns a matrix.
+
+    Raises:
+        ValueError: it is made for other sizes, or has hooks that would never be called.
+    """
     if isinstance(field, VectorField):
         if (field.hidden, field.channels) != (hidden, channels):
             raise ValueError(
                 f"the field is made for hidden {field.hidden} and {field.channels} channels, but "
                 f"z0 has {hidden} and the path {channels} (time, values and counts)."
+            )
+        hooks = [hook for kind in HOOKS for hook in field.__dict__[kind].values()]
+        # Pruning has done its work by the time its hook is there.
+        if not all(isinstance(hook, BasePruningMethod) for hook in hooks):
+            raise ValueError(
+                "the vector field has hooks, which would never be called, for a VectorField is not called "
+                "itself: put them on its layers, or give a plain module z -> (stream, hidden, channel)."
             )
         return field
     return MatrixField(field, hidden, channels)

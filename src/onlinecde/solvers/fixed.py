@@ -11,8 +11,10 @@ from torch import Tensor
 from onlinecde.solvers import moved
 from onlinecde.solvers.chain import Chain
 from onlinecde.solvers.fields import VectorField, is_plain
+from onlinecde.solvers.first_order import once_by_solve
 from onlinecde.solvers.grouped import GroupedField
 from onlinecde.solvers.stepping import piece_data, piece_drive, take_piece
+from onlinecde.solvers.surroundings import Surroundings, check_recomputed
 from onlinecde.solvers.tableau import Tableau
 
 
@@ -33,13 +35,22 @@ def trajectory(chain: Chain, field: VectorField, table: Tableau, z0: Tensor, exa
     return torch.stack(_forward(chain, table, field, z0))
 
 
-def _forward(chain: Chain, table: Tableau, field: VectorField, z: Tensor) -> list[Tensor]:
+def _forward(
+    chain: Chain,
+    table: Tableau,
+    field: VectorField,
+    z: Tensor,
+    around: Surroundings | None = None,
+) -> list[Tensor]:
+    """z at the knots; `around` is marked at each."""
     knots = [z]
     for piece, n in enumerate(chain.active):
         data, drive = piece_data(chain, piece), piece_drive(chain, piece)
         ahead = take_piece(chain, table, _contract(field, chain, piece), piece, z[:n], data, drive)
         z = ahead if n == z.shape[0] else torch.cat([ahead, z[n:]])
         knots.append(z)
+        if around is not None:
+            around.mark()
     return knots
 
 
@@ -66,13 +77,14 @@ class _Exact(torch.autograd.Function):
         drive: Tensor | None,
         *weights: Tensor,
     ) -> Tensor:
-        knots = torch.stack(_forward(chain, table, field, z0))
-        ctx.chain, ctx.table, ctx.field = chain, table, field
+        around = Surroundings(field, z0)
+        knots = torch.stack(_forward(chain, table, field, z0, around))
+        ctx.chain, ctx.table, ctx.field, ctx.around = chain, table, field, around
         ctx.save_for_backward(knots, *weights)
         return knots
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_by_solve
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         chain, table, field = ctx.chain, ctx.table, ctx.field
         knots, *weights = ctx.saved_tensors
@@ -83,6 +95,7 @@ class _Exact(torch.autograd.Function):
         g_slopes = torch.zeros_like(chain.slopes) if need_slopes else None
         g_drive = torch.zeros_like(chain.drive) if need_drive else None
         g = grads[0][-1]
+        off = torch.zeros((), dtype=g.dtype, device=g.device)
         for piece in range(chain.pieces - 1, -1, -1):
             n = chain.active[piece]
             timed = chain.rectilinear and piece % 2 == 0
@@ -92,11 +105,14 @@ class _Exact(torch.autograd.Function):
             drive = piece_drive(chain, piece)
             if drive is not None:
                 drive = drive.detach().requires_grad_(need_drive)
-            with torch.enable_grad():
-                contract = _contract(field, chain, piece)
-                end = take_piece(chain, table, contract, piece, z, data, drive)
             inputs = [x for x in (z, data, drive) if x is not None and x.requires_grad]
-            found = list(torch.autograd.grad(end, [*inputs, *wanted], g[:n], allow_unused=True))
+            with ctx.around.as_at(piece):
+                with torch.enable_grad():
+                    contract = _contract(field, chain, piece)
+                    end = take_piece(chain, table, contract, piece, z, data, drive)
+                found = list(torch.autograd.grad(end, [*inputs, *wanted], g[:n], allow_unused=True))
+            if n:
+                off = off.maximum((end.detach() - knots[piece + 1, :n]).abs().amax())
             g_z = found.pop(0)
             g = torch.cat([g_z, g[n:]]) if n < g.shape[0] else g_z
             g = g + grads[0][piece]
@@ -113,6 +129,7 @@ class _Exact(torch.autograd.Function):
             for total, part in zip(sums, found, strict=True):
                 if part is not None:
                     total += part
+        check_recomputed(off, knots)
         totals = iter(sums)
         g_weights = [next(totals) if weight.requires_grad else None for weight in weights]
         return (None, None, None, g, g_time, g_slopes, g_drive, *g_weights)

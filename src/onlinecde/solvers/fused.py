@@ -11,6 +11,7 @@ from torch import Tensor
 from onlinecde.kernels import cpu_unavailable
 from onlinecde.solvers.chain import Chain
 from onlinecde.solvers.fields import MLPVectorField, VectorField, is_plain, not_plain
+from onlinecde.solvers.first_order import once_by_solve
 from onlinecde.solvers.tableau import Tableau
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class _Fused(torch.autograd.Function):
         return knots
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_by_solve
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         from onlinecde.kernels import cpu
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from onlinecde.kernels import gpu_unavailable
 from onlinecde.solvers.chain import Chain
 from onlinecde.solvers.fields import MLPVectorField, VectorField, is_plain, not_plain
+from onlinecde.solvers.first_order import once_by_solve
 from onlinecde.solvers.fused import weights_of
 from onlinecde.solvers.tableau import Tableau
 
@@ -96,11 +97,11 @@ def checked_trajectory(
     if not chain.pieces or not z0.shape[0]:
         return trajectory(chain, field, table, z0, precision), where
     legs = legs_of(chain)
-    path = chain.time, chain.slopes, chain.drive
-    z = along(legs, field, table, z0, *path, precision)
+    path = chain.time, chain.slopes
+    z = along(legs, field, table, z0, *path, chain.drive, precision)
     capturing = z0.is_cuda and torch.cuda.is_current_stream_capturing()
     if precision == "high" and not capturing and not bool(z.detach().sum().isfinite()):
-        z = along(legs, field, table, z0, *path, "highest")
+        z = along(legs, field, table, z0, *path, chain.drive, "highest")
         return z, f"{where}, in 'highest': states left the range of 'high'"
     wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in path)
     if precision == "high" and not wanted and by_clusters(legs, field, table, z0):
@@ -217,14 +218,14 @@ class _Fused(torch.autograd.Function):
                 save=grads and any(ctx.needs_input_grad),
                 split=precision == "highest",
                 moves=moves,
-                path_gradients=grads and any(ctx.needs_input_grad[8:11]),
+                path_gradients=grads and any(ctx.needs_input_grad[8:10]),
                 every=every,
             )
         ctx.legs, ctx.every = legs, every
         return knots
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_by_solve
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         from onlinecde.kernels import gpu
 

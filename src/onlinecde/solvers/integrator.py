@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,13 +15,16 @@ from onlinecde.solvers import adaptive, adjoint, fixed, fused, fused_gpu
 from onlinecde.solvers.adaptive import Tolerance
 from onlinecde.solvers.chain import Chain
 from onlinecde.solvers.errors import SolverError
-from onlinecde.solvers.fields import MLPVectorField, VectorField, check_gradients
+from onlinecde.solvers.fields import MLPVectorField, VectorField, check_gradients, is_plain
 from onlinecde.solvers.fused_gpu import Precision
+from onlinecde.solvers.surroundings import Surroundings
 from onlinecde.solvers.tableau import Tableau, tableau
 
 Gradient = Literal["exact", "backprop", "adjoint"]
 Backend = Literal["auto", "torch", "cpu", "gpu"]
 StepControl = Literal["stream", "batch"]
+ADJOINT = "the adjoint equation does not follow that: use gradient='exact' or gradient='backprop'"
+ADAPTIVE = "adaptive steps compare evaluations that may then differ by chance, and take some twice: use fixed steps"
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +108,7 @@ class Integrator:
             if self.gradient != "backprop":
                 check_gradients(field, z0)
             if self.gradient == "adjoint":
-                with torch.no_grad():
+                with _undisturbed(field, z0, ADJOINT), torch.no_grad():
                     knots = fixed.trajectory(chain, field, self.table, z0, exact=False)
                 z = adjoint.trajectory(chain, field, self.table, z0, knots, None, where)
             else:
@@ -128,7 +132,8 @@ class Integrator:
     ) -> Solution:
         if self.gradient != "backprop":
             check_gradients(field, z0)
-        done = adaptive.walk(chain, field, self.table, z0, tolerance, across, where)
+        with _undisturbed(field, z0, ADAPTIVE):
+            done = adaptive.walk(chain, field, self.table, z0, tolerance, across, where)
         z = done.knots
         if torch.is_grad_enabled():
             if self.gradient == "adjoint":
@@ -190,6 +195,20 @@ def integrator(
             )
         tolerance = Tolerance(rtol, atol, step_control == "batch", max_steps)
     return Integrator(table, steps, max_step, tolerance, gradient, backend, precision)
+
+
+@contextmanager
+def _undisturbed(field: VectorField, z: Tensor, remedy: str) -> Iterator[None]:
+    """Refuse gradients of a field that draws random numbers or changes its buffers inside; both are put back."""
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or is_plain(field):
+        yield
+        return
+    around = Surroundings(field, z)
+    yield
+    around.mark()
+    if (change := around.change()) is not None:
+        around.go_back()
+        raise ValueError(f"the vector field {change}, and {remedy}, or field.eval().")
 
 
 def _in_dtype_of(field: VectorField, chain: Chain, z0: Tensor) -> tuple[Chain, Tensor]:

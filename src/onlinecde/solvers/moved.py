@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from onlinecde.solvers.chain import Chain
+from onlinecde.solvers.first_order import once_by_solve
 from onlinecde.solvers.grouped import Collector, GroupedField, Stage, unshare
 from onlinecde.solvers.stepping import advance, drive_at, piece_data, piece_drive, piece_steps
 from onlinecde.solvers.tableau import Tableau
@@ -74,11 +75,9 @@ class _Moved(torch.autograd.Function):
         return found
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_by_solve
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        # Products of autocast would not fit what was kept.
-        with torch.autocast(grads[0].device.type, enabled=False):
-            return _backward(ctx, grads[0])
+        return _backward(ctx, grads[0])
 
 
 def _backward(ctx: Any, gz: Tensor) -> tuple[Tensor | None, ...]:

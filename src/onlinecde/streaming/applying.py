@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,10 +35,16 @@ def apply_batch(following: Following, batch: EventBatch, received: float) -> Rec
             _refuse_until_finite(following, columns, slots, work)
             work = _work(following, columns, slots, columns.valid)
             assert work.done is None or not work.done.bad
-        return write_batch(following, batch, columns, work, opened, received)
+        receipts = write_batch(following, batch, columns, work, opened, received)
     except BaseException:
         following.doubtful = True
         raise
+    given = batch.static or {}
+    said = {
+        one.name: following.static_notes(one.name, given.get(one.name)) for one in opened.values()
+    }
+    notes = {name: told for name, told in said.items() if told}
+    return replace(receipts, notes=notes) if notes else receipts
 
 
 def _resolve(

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
@@ -54,9 +56,11 @@ class Engine:
     checkpoint_rows: a state is kept in the store for good every so many rows of a stream.
     resident: how many streams are kept in memory; those idle longest go first, and come back when needed.
     most_streams: events that would open more streams than this are refused.
-    threshold: probability of output `output` at which an alarm is raised; None for no alarms.
+    threshold: probability of output `output`, or number of a regression, at which an alarm is raised; None
+        for no alarms.
     clock: wall clock in seconds; recorded with commits, never mixed with the streams' own times.
     rebuild: where the store belongs to another model, integrate all its rows again under this one.
+    progress: hears how many streams of how many are rebuilt; the rebuild is undone where it raises.
 
     Any thread may call any method: one lock lets them in one by one.
 
@@ -86,6 +90,7 @@ class Engine:
         output: int = 0,
         clock: Callable[[], float] = time.time,
         rebuild: bool = False,
+        progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         served = served_model(model, channels)
         for name, size in (
@@ -103,6 +108,8 @@ class Engine:
             raise StreamingError(
                 f"output is {output}: the model has no such output.", "setting_bad"
             )
+        kind: str = getattr(getattr(served.model, "head", None), "kind", "regression")
+        _check_threshold(threshold, kind)
         settings = Settings(
             float(lateness),
             float("inf") if ahead is None else ahead,
@@ -115,17 +122,18 @@ class Engine:
         )
         self.model, self.model_hash = served.model, served.hash
         self.channels, self.units = served.channels, served.units
+        self.schema = served.schema
         self.outputs, self.lateness = served.model.outputs, float(lateness)
         self.latest = limits_of(served.model, horizon).latest
         self.threshold, self.output = threshold, output
-        self.kind: str = getattr(getattr(served.model, "head", None), "kind", "regression")
+        self.kind = kind
         self.store = MemoryStore() if store is None else store
         self.clock = clock
         self._lock = threading.RLock()
         self._following = Following(served, self.store, settings, horizon)
         known = self.store.head().model
         if rebuild and known is not None and known != served.hash:
-            rebuild_store(self._following)
+            rebuild_store(self._following, progress)
         self._following.settle()
         self._following.preload()
 
@@ -141,9 +149,15 @@ class Engine:
             return apply_batch(following, batch, self.clock())
 
     def open_stream(
-        self, stream: str, *, static: Sequence[float] | None = None, origin: float | None = None
+        self,
+        stream: str,
+        *,
+        static: Mapping[str, Any] | Sequence[float] | None = None,
+        origin: float | None = None,
     ) -> StreamInfo:
         """Make a stream known before its first event; needed where the model takes static features.
+
+        static: raw values by name, what is absent being missing, or numbers in the model's order.
 
         Again with the same features and origin it changes nothing; with others it is refused.
         """
@@ -183,7 +197,8 @@ class Engine:
                 following.doubtful = True
                 raise
             following.sequence, following.totals = commit.sequence, totals
-            return questions.stream_info(following, following.add([record])[0])
+            info = questions.stream_info(following, following.add([record])[0])
+            return replace(info, notes=following.static_notes(stream, static))
 
     def static_fault(self, stream: str, static: Any) -> Refusal | None:
         """What is wrong with static features for a stream; None where they would do."""
@@ -425,6 +440,11 @@ class Engine:
         with self._ready() as following:
             repair_stream(following, self.store.streams([self._number(following, stream)])[0])
 
+    def check_writable(self) -> None:
+        """Raise `StoreError` where the store would not take a commit now."""
+        with self._ready():
+            self.store.check_writable()
+
     def forget(self, stream: str) -> None:
         """Delete a stream and everything known of it, from memory and store, be its state readable or not."""
         with self._ready() as following:
@@ -491,3 +511,12 @@ def _last(pieces: Iterator[Found | None]) -> Found:
     *_, found = pieces
     assert found is not None
     return found
+
+
+def _check_threshold(threshold: float | None, kind: str) -> None:
+    """Refuse a threshold that what the model says can never reach, or never be below."""
+    if threshold is None or (kind == "regression" and isfinite(threshold)):
+        return
+    if kind == "regression" or not 0 <= threshold <= 1:
+        wanted = "a finite number" if kind == "regression" else "a probability from 0 to 1"
+        raise StreamingError(f"threshold is {threshold}: give {wanted}, or none.", "setting_bad")

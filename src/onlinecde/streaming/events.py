@@ -77,8 +77,11 @@ class EventBatch:
     ids: Sequence[str | None] | None = None
     of: np.ndarray | None = None
     """(event,) int: which entry of `streams` each event belongs to"""
-    static: Mapping[str, Sequence[float]] | None = None
-    """Static features of streams that may be new; not looked at for streams that are known"""
+    static: Mapping[str, Any] | None = None
+    """Static features of streams that may be new, by stream: raw values by name, or numbers in the model's
+
+    order; not looked at for streams that are known
+    """
     refused: Mapping[int, Refusal] | None = None
     """Events that whoever made the batch refuses, by position: counted and recorded like the engine's own"""
 
@@ -101,7 +104,7 @@ class EventBatch:
 
     @classmethod
     def from_events(
-        cls, events: Iterable[Event], *, static: Mapping[str, Sequence[float]] | None = None
+        cls, events: Iterable[Event], *, static: Mapping[str, Any] | None = None
     ) -> EventBatch:
         """Single events as a batch."""
         events = list(events)
@@ -122,7 +125,7 @@ class EventBatch:
         times: Any,
         rows: Any,
         *,
-        static: Mapping[str, Sequence[float]] | None = None,
+        static: Mapping[str, Any] | None = None,
     ) -> EventBatch:
         """Whole rows as a batch: streams (row,), times (row,), rows (row, channel), NaN = not observed.
 
@@ -176,6 +179,8 @@ class Receipts(Sequence[Receipt]):
     answers: Answers
     alarms: tuple[Any, ...] = field(default=())
     """Alarms (`onlinecde.streaming.Alarm`) raised by this micro-batch"""
+    notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What is worth saying of the static features of streams it opened, such as an unknown category"""
 
     def __len__(self) -> int:
         return len(self.outcomes)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from onlinecde.models import NeuralCDE, OnlineModel, StreamState
+from onlinecde.series import SeriesError
 from onlinecde.streaming.codec import StateCodec
 from onlinecde.streaming.errors import (
     CodecError,
@@ -59,6 +60,8 @@ class Totals:
     next_stream: int = 1
     channels: tuple[str, ...] = ()
     """Names of the channels that stored rows point to"""
+    features: tuple[str, ...] = ()
+    """Names of the static features streams were opened with; empty where they are not known"""
 
     def text(self) -> str:
         """As a store keeps them."""
@@ -73,7 +76,8 @@ class Totals:
             return cls()
         told = json.loads(text)
         counts = {name: Counter(told[name]) for name in ("outcomes", "refused")}
-        return cls(**{**told, **counts, "channels": tuple(told["channels"])})
+        names = {name: tuple(told.get(name, ())) for name in ("channels", "features")}
+        return cls(**{**told, **counts, **names})
 
     def count(self, outcomes: np.ndarray, refusals: Mapping[int, Refusal], rows: int) -> Totals:
         """The totals after another micro-batch."""
@@ -134,6 +138,7 @@ class Following:
             return
         self.sequence, self.totals = head.sequence, Totals.read(head.totals)
         self.totals.channels = self.served.channels
+        self.totals.features = self.served.schema.features
         self.residents = Residents(self.blank, self.model.outputs, self.settings.recent)
         self.static = {}
         self.doubtful = self.torn = False
@@ -244,8 +249,13 @@ class Following:
         return self.residents.slot_of.get(name, -1)
 
     def check_static(self, name: str, static: Any) -> tuple[bytes | None, Refusal | None]:
-        """Static features of a new stream as stored, or what is wrong with them."""
+        """Static features of a new stream as stored, or what is wrong with them; raw values by name, or numbers."""
         wanted = self.model.static
+        if isinstance(static, Mapping) and self.served.schema.static:
+            try:
+                static = self._encode(name, static)[0][0]
+            except SeriesError as error:
+                return None, Refusal("static_bad", "static", str(error))
         if static is None:
             if not wanted:
                 return None, None
@@ -269,6 +279,15 @@ class Following:
                 f"stream {name!r}: give {wanted} finite numbers as static features.",
             )
         return features.astype("<f8").tobytes(), None
+
+    def static_notes(self, name: str, static: Any) -> tuple[str, ...]:
+        """What is worth saying of static features that `check_static` took."""
+        named = isinstance(static, Mapping) and self.served.schema.static
+        return self._encode(name, static)[1] if named else ()
+
+    def _encode(self, name: str, static: Mapping[str, Any]) -> tuple[np.ndarray, tuple[str, ...]]:
+        """Raw values of one stream as numbers in the model's order (1, feature), and notes."""
+        return self.served.schema.encode({key: [one] for key, one in static.items()}, [name])
 
     def drop(self, slots: Sequence[int]) -> None:
         """Drop streams from memory."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from safetensors.torch import save as write_tensors
@@ -14,6 +14,7 @@ from safetensors.torch import save as write_tensors
 from onlinecde.artifacts import load, read_manifest
 from onlinecde.controls import Measurability
 from onlinecde.models import OnlineModel
+from onlinecde.series import Schema
 from onlinecde.streaming.errors import StreamingError
 
 
@@ -25,6 +26,8 @@ class ServedModel:
     channels: tuple[str, ...]
     units: tuple[str, ...] | None
     hash: str
+    schema: Schema
+    """Names of its channels, as above, and of its static features"""
 
 
 def served_model(
@@ -46,7 +49,7 @@ def named_model(
 ) -> ServedModel:
     """A folder that `save` wrote, or a model with names for its channels; the same model, the same hash.
 
-    Channels without names are called by their positions: "0", "1", ...
+    Channels without names are called by their positions: "0", "1", ...; static features are not called anything.
     """
     units = None
     if isinstance(model, OnlineModel):
@@ -58,8 +61,10 @@ def named_model(
         manifest = read_manifest(model)
         loaded = load(model)
         weights, config, kind = manifest.sha256, manifest.config, manifest.model
-        channels = manifest.channels if channels is None else channels
         units = manifest.units
+    schema = loaded.schema or Schema(())
+    if channels is None and schema.channels:
+        channels = schema.channels
     names = tuple(
         channels if channels is not None else (str(number) for number in range(loaded.channels))
     )
@@ -68,7 +73,8 @@ def named_model(
             f"{len(set(names))} different names for {loaded.channels} channels: give one for each.",
             "channels_bad",
         )
-    return ServedModel(loaded, names, units, _hash(kind, config, weights, names))
+    schema = replace(schema, channels=names)
+    return ServedModel(loaded, names, units, _hash(kind, config, weights, names), schema)
 
 
 def _hash(kind: str, config: dict[str, Any], weights: str, channels: Sequence[str]) -> str:

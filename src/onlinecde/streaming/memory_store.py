@@ -54,6 +54,9 @@ class MemoryStore:
             )
         self._apply(commit)
 
+    def check_writable(self) -> None:
+        pass
+
     def _apply(self, commit: Commit) -> None:
         for one in commit.opened:
             self._streams[one[0]] = one

@@ -138,6 +138,10 @@ class PostgresStore:
         with self._at.writing() as db, db.pipeline(), db.transaction():
             self._apply(db, commit)
 
+    def check_writable(self) -> None:
+        with self._transaction() as db:
+            db.execute("UPDATE meta SET sequence = sequence")
+
     def rebuild(self, model: str, commits: Iterable[Commit]) -> None:
         with self._transaction() as db:
             db.execute("DELETE FROM states")

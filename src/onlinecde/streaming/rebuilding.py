@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -17,10 +17,11 @@ TOGETHER = 256
 """Streams integrated together"""
 
 
-def rebuild(following: Following) -> None:
+def rebuild(following: Following, progress: Callable[[int, int], None]) -> None:
     """Give all streams of the store the states and answers of this model, in one transaction.
 
-    What the other model answered stays in the history, as revised answers.
+    What the other model answered stays in the history, as revised answers. `progress` hears how many streams
+    of how many are done; where it raises, nothing was changed.
     """
     store = following.store
     if store.pruned():
@@ -28,6 +29,14 @@ def rebuild(following: Following) -> None:
             "rows of this store were pruned, so its states cannot be integrated again from the first "
             "row: serve the model it belongs to, or begin a new store.",
             "rows_pruned",
+        )
+    head = store.head()
+    told, own = Totals.read(head.totals).features, following.served.schema.features
+    if told and own and told != own:
+        raise StreamingError(
+            f"the store's streams were opened with static features {', '.join(told)}, this model takes "
+            f"{', '.join(own)}: begin a new store.",
+            "static_changed",
         )
     for stream in store.streams():
         wrong = following.check_static(
@@ -37,7 +46,9 @@ def rebuild(following: Following) -> None:
             raise StreamingError(f"the store cannot be rebuilt: {wrong.message}", wrong.code)
     # Read before the transaction that drops the states.
     known = {state.stream: (state.received, state.rows) for state in store.states()}
-    store.rebuild(following.served.hash, _commits(following, _positions(following), known))
+    store.rebuild(
+        following.served.hash, _commits(following, _positions(following), known, progress)
+    )
     following.doubtful, following.sequence = True, -1
 
 
@@ -75,13 +86,18 @@ def _positions(following: Following) -> dict[int, int]:
 
 
 def _commits(
-    following: Following, positions: dict[int, int], known: dict[int, tuple[float, int]]
+    following: Following,
+    positions: dict[int, int],
+    known: dict[int, tuple[float, int]],
+    progress: Callable[[int, int], None],
 ) -> Iterator[Commit]:
     store, head = following.store, following.store.head()
     totals = Totals.read(head.totals)
     totals.channels = following.served.channels
+    totals.features = following.served.schema.features
     streams, sequence = store.streams(), head.sequence
     for start in range(0, len(streams), TOGETHER):
+        progress(start, len(streams))
         some = [s for s in streams[start : start + TOGETHER] if store.rows(s.number, newest=1)]
         if some:
             sequence += 1

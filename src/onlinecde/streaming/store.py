@@ -146,6 +146,10 @@ class Store(Protocol):
         """Make a micro-batch durable, whole or not at all."""
         ...
 
+    def check_writable(self) -> None:
+        """Raise `StoreError` where a commit would fail; writes something of no meaning, durably."""
+        ...
+
     def rebuild(self, model: str, commits: Iterable[Commit]) -> None:
         """In one transaction: drop all states and checkpoints, apply these commits, bind to the model."""
         ...

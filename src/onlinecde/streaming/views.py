@@ -44,6 +44,8 @@ class StreamInfo:
     """Wall clock (seconds) of the last commit that changed it"""
     resident: bool
     """Whether its state is in memory now; where not, the first question or event brings it back"""
+    notes: tuple[str, ...] = ()
+    """What is worth saying of the static features it was opened with just now"""
 
 
 @dataclass(frozen=True, eq=False)

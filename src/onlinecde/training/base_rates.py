@@ -8,7 +8,7 @@ from torch import Tensor
 from onlinecde.data import Task
 from onlinecde.models import OnlineModel
 from onlinecde.training.folding import last_layer
-from onlinecde.training.settings import FitError
+from onlinecde.training.settings import FitError, FitSettings
 
 START = 0.3
 """The readout's last weights start at this many times their usual size."""
@@ -55,6 +55,11 @@ def class_weight(task: Task) -> Tensor:
     known = labels[~labels.isnan()]
     positive = known.sum().double()
     return (known.numel() - positive) / positive.clamp(min=1)
+
+
+def loss_weight(task: Task, settings: FitSettings) -> Tensor | None:
+    """`class_weight` where the settings ask for balanced classes."""
+    return class_weight(task) if settings.class_weights == "balanced" else None
 
 
 def _counts(labels: Tensor, classes: int) -> Tensor:

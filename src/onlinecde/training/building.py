@@ -16,9 +16,21 @@ from onlinecde.training.settings import FitError
 
 ALIASES = {"ncde": "NeuralCDE", "cde": "NeuralCDE"}
 
-RESTORING, PULL = 0.75, 2.5
-"""For series with gaps: the rate at which z is pulled back at first, and how far at most by one row,
-which keeps a step stable; counts move by as little as that asks for."""
+RESTORING, PULL = 0.75, 1.25
+"""Where z is to forget: the rate at which it is pulled back at first, and how far at most by one row;
+counts move by as little as that asks for. What a field sees of X raises the rate up to 2.2 times, for so
+much are silu'(a) + silu'(b) at most, and a step of rk4 is stable up to 2.78."""
+
+ROUGH = 2_000
+"""How far complete series may move, as `_roughness` has it, before z is to forget. A plain field's z moves by
+as much as its root, and so do gradients grow along it."""
+
+TOGETHER = 40
+"""Channels that may be observed in one row before values are made to move by less: a step of the optimiser
+changes all columns of the field at once, and z by what they move together."""
+
+LOOKED_AT = 100
+"""Streams, evenly spaced, that `_roughness` looks at."""
 
 MANY = 200_000
 """From so many labels at training rows on, the readout is the mean of several members. They learn more
@@ -58,7 +70,8 @@ def model_settings(task: Task, name: str, given: Mapping[str, Any] | None = None
     """All constructor arguments of a model for a task; what is given wins over defaults.
 
     The control of a Neural CDE is the one recommended for predictions at any time; where no value
-    is ever missing, counts would only repeat the row number and are left out.
+    is ever missing, counts would only repeat the row number and are left out, unless series are so long
+    and rough that z has to forget.
     """
     cls = model_class(name)
     given = dict(given or {})
@@ -83,9 +96,15 @@ def model_settings(task: Task, name: str, given: Mapping[str, Any] | None = None
     if cls is NeuralCDE:
         series = task.series
         gaps = bool((series.values.isnan() & series.real[..., None]).any())
-        chosen |= {"control": recommend(missing=gaps).control, "counts": gaps, "activation": "silu"}
-        if gaps:
-            chosen |= _for_gaps(series, given, fixed["static"], _labels_at_rows(task))
+        gain = round(min(1.0, TOGETHER / _together(series)), 4)
+        forgets = gaps or _roughness(task) * gain**2 > ROUGH
+        chosen |= {"control": recommend(missing=gaps).control, "counts": forgets}
+        chosen |= {"activation": "silu", "gain": gain}
+        # Whoever says how z forgets, as published tables do, gets what they say and nothing beside it.
+        if given.get("control", "rectilinear") == "rectilinear" and "restoring" not in given:
+            chosen["bounded"] = True
+        if forgets:
+            chosen |= _forgetting(series, given, fixed["static"], _labels_at_rows(task))
             several = {**chosen, **given}.get("readout_members", 1) > 1
             if several and (task.kind, task.outputs) == ("binary", 1):
                 chosen["readout_steps"] = 256
@@ -119,17 +138,35 @@ def _labels_at_rows(task: Task) -> int:
     return int(known[task.splits["train"].to(known.device)].sum())
 
 
-def _for_gaps(
+def _together(series: SeriesBatch) -> float:
+    """How many channels are observed in one row, at most."""
+    return max(1.0, float(series.observed[series.real].sum(1).max()))
+
+
+def _roughness(task: Task) -> float:
+    """Squared increments, in deviations, summed over channels and rows; the mean of training streams."""
+    series, _ = task.split("train")
+    some = series[:: -(-len(series) // LOOKED_AT)]
+    total = 0.0
+    for channel in range(some.values.shape[2]):
+        values = some.values[:, :, channel].double()
+        spread = float(values[some.real].var(correction=0))
+        if spread > 0:
+            total += float(values.diff(dim=1).square().nansum()) / spread / len(some)
+    return total
+
+
+def _forgetting(
     series: SeriesBatch, given: Mapping[str, Any], static: int, labels: int
 ) -> dict[str, Any]:
-    """Defaults for series with gaps: small increments, a z that forgets, and X to be seen by all.
+    """Defaults for series with gaps, or long and rough: small increments, a z that forgets, X seen by all.
 
     The field, of few shared columns, and the readout see X, in which static features stand; the
     readout, a small MLP or, with many `labels` at rows, several, sees it as ramps too. Found on the
     simulated ward and PhysioNet 2019 and 2012 (docs/tried.md); a size that is given is kept.
     """
     hidden = given.get("hidden", 32)
-    most = max(1.0, float(series.observed[series.real].sum(1).max()))
+    most = _together(series)
     chosen = {
         "hidden": hidden,
         "width": 2 * hidden,
@@ -138,7 +175,7 @@ def _for_gaps(
         "readout_sees_path": True,
         "static_in_path": static > 0,
         "rank": 16,
-        "gain": 0.3,
+        "gain": round(0.3 * min(1.0, TOGETHER / most), 4),
         "count_gain": round(min(0.3, PULL / (RESTORING * most)), 4),
         "channel_dropout": 0.1,
     }

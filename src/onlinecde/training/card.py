@@ -7,6 +7,7 @@ from typing import Any
 
 from onlinecde.data import Task
 from onlinecde.models import OnlineModel
+from onlinecde.training.naive import NaiveScore
 from onlinecde.training.settings import FitSettings
 
 
@@ -16,17 +17,30 @@ def model_card(
     settings: FitSettings,
     best: Mapping[str, Any],
     summary: Mapping[str, Any],
-    with_steps: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any],
 ) -> str:
     """Write the card of a fitted model.
 
-    `best` is the log's line of the epoch that was kept, `with_steps` what `fit_steps` returned.
+    `best` is the log's line of the epoch that was kept, `after` what was done with the model then:
+    "with_steps", "recalibrated", "naive", as the manifest has them.
     """
     weights = sum(p.numel() for p in model.parameters())
-    steps = ""
-    if with_steps is not None:
-        many = f"{with_steps['steps']} steps of single numbers"
-        steps = f"\n- Then {many} were laid beside the readout: {_judged(with_steps, task)}."
+    then = ""
+    if "with_steps" in after:
+        count = f"{after['with_steps']['steps']} steps of single numbers"
+        then = (
+            f"\n- Then {count} were laid beside the readout: {_judged(after['with_steps'], task)}."
+        )
+    if "recalibrated" in after:
+        then += (
+            "\n- Log-odds scaled and shifted as the validation labels ask for, within the readout's "
+            f"weights: {_judged(after['recalibrated'], task)}."
+        )
+    for one in after.get("naive", ()):
+        score = NaiveScore(**{k: v for k, v in one.items() if k != "beaten"})
+        then += f"\n- On validation: {score.in_words}."
+        if not score.beaten:
+            then += f" **Warning:** {score.warning}."
     online = {
         "CONTINUOUS": "at any time, from the past alone",
         "DISCRETE": "at the rows, from the past alone",
@@ -46,7 +60,7 @@ def model_card(
 - Channels: {channels}.
 - Static features: {statics}. Times in {task.time_unit}.
 - Kept: epoch {best["epoch"]} of {summary["epochs"]}, chosen on the validation split;
-  {_judged(best, task)}.{steps}
+  {_judged(best, task)}.{then}
 - Trained for {summary["seconds"]:.0f} s on {summary["device"]}; {summary["ended"]}.
 
 ## Use

@@ -17,6 +17,7 @@ from onlinecde.models.heads import Head
 from onlinecde.training import challenge_utility
 from onlinecde.training.bootstrap import Cohort, Estimate, Means, Statistic, interval
 from onlinecde.training.by_class import by_class
+from onlinecde.training.by_output import by_output
 from onlinecde.training.calibration import calibration
 from onlinecde.training.evaluation import Evaluation
 from onlinecde.training.event_time import (
@@ -38,6 +39,7 @@ from onlinecde.training.metrics import (
     predict_task,
     questions,
 )
+from onlinecde.training.naive import beside_naive, output_names
 from onlinecde.training.resampled_metrics import resampled_metrics
 from onlinecde.version import __version__
 
@@ -136,30 +138,13 @@ def evaluate(
     kinds = " and ".join(dict.fromkeys(type(each).__name__ for each in models))
     usual = kinds if len(models) == 1 else f"mean of {len(models)} {kinds}"
     found = judged(name or usual, {of: probabilities(of) for of in needed})
-    return replace(found, reference=known)
+    return replace(found, reference=known, naive=beside_naive(task, split, found.probabilities))
 
 
-def check_fit(model: OnlineModel, task: Task, channels: Sequence[str] | None = None) -> None:
-    """Refuse a model made for other channels, static features or questions than the task's.
-
-    `channels` are the names the model was saved with, where they are known.
-    """
-    series = task.series
-    if channels is not None and tuple(channels) != series.channels:
-        absent = [c for c in channels if c not in series.channels]
-        more = [c for c in series.channels if c not in channels]
-        what = (
-            f"the task lacks {', '.join(absent[:5])}"
-            if absent
-            else f"the model does not know {', '.join(more[:5])}"
-            if more
-            else "they are in another order"
-        )
-        raise ValueError(
-            f"the model's channels are not those of task '{task.name}': {what}. Evaluate it on the "
-            "task it was fitted on, or one prepared with the same channels."
-        )
-    model.prepare(series[0])
+def check_fit(model: OnlineModel, task: Task) -> None:
+    """Refuse a model that shares no channel with the task, or was made for other questions or another unit."""
+    one = replace(task, series=task.series[0])
+    model.prepare((one if model.schema is None else one.under(model.schema)).series)
     head = getattr(model, "head", None)
     if not isinstance(head, Head):
         raise ValueError(
@@ -213,6 +198,8 @@ def judge(
         held |= _along_time(task, split, risk, labels, cohort, event_at, hours)
     if task.kind == "multiclass":
         held |= by_class(risk, labels, task.classes)
+    if task.kind == "regression" and task.outputs > 1:
+        held["per_output"] = by_output(risk, labels, output_names(task))
     known = labels >= 0 if task.kind == "multiclass" else ~labels.isnan()
     return Evaluation(
         model=name,

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from onlinecde.training.bootstrap import Difference, Estimate, difference, interval
 from onlinecde.training.by_class import ClassScore
+from onlinecde.training.by_output import OutputScore
 from onlinecde.training.calibration import Calibration
 from onlinecde.training.event_time import Alarms, BeforeEvent
 from onlinecde.training.metrics import METRICS
+from onlinecde.training.naive import NaiveScore, mean_naive
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,10 @@ class Evaluation:
     per_class: tuple[ClassScore, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
     """[true class][predicted class]"""
+    naive: tuple[NaiveScore, ...] = ()
+    """What needs no model, and how the model does beside it."""
+    per_output: tuple[OutputScore, ...] = ()
+    """Of several numbers: each by itself, in its own unit."""
     versions: dict[str, str] = field(default_factory=dict)
     reference: Evaluation | None = None
     """The same of a known risk: the best any model could do."""
@@ -84,6 +90,17 @@ class Evaluation:
     def value(self) -> float | None:
         """The metric the task is judged by."""
         return self.metrics[self.metric].value if self.metric in self.metrics else None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Where the model is not better than a naive prediction."""
+        return tuple(one.warning for one in self.naive if not one.beaten)
+
+    def title_of(self, metric: str) -> str:
+        """A metric's name for readers, with its unit where that is not the labels'."""
+        title = metric_title(metric)
+        scaled = self.per_output and metric in METRICS and METRICS[metric].in_units
+        return f"{title} in deviations" if scaled else title
 
     @property
     def judged_on(self) -> str:
@@ -107,9 +124,12 @@ class Evaluation:
             f"subjects, {self.labels_given} labels"
         ]
         for name, estimate in self.metrics.items():
-            lines.append(f"  {metric_title(name):32} {estimate}")
+            lines.append(f"  {self.title_of(name):32} {estimate}")
             if estimate.reason:
                 lines[-1] += f": {estimate.reason}"
+        lines += [f"  {one.name}: {one.in_words}" for one in self.per_output]
+        lines += [f"  {one.in_words}" for one in self.naive]
+        lines += [f"  warning: {text}" for text in self.warnings]
         return "\n".join(lines)
 
 
@@ -187,6 +207,7 @@ def over_folds(several: Sequence[Evaluation], *, seed: int = 0) -> Evaluation:
             )
             for one in several
         ),
+        naive=mean_naive([one.naive for one in several]),
         versions=first.versions,
         labels=torch.cat([one.labels.reshape(-1) for one in several]),
         drawn={name: _drawn(several, name) for name in first.drawn},

@@ -55,6 +55,7 @@ def explain_streams(
 def _explained(
     model: NeuralCDE, stream: SeriesBatch, drawn: Trajectory, channels: int
 ) -> ExplainedStream:
+    stream = model.aligned(stream)
     with torch.no_grad():
         parts = model.explain(stream.to(model.device))
     rows = stream.times[0].cpu().numpy()

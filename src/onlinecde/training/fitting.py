@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,29 @@ from onlinecde.models import OnlineModel
 from onlinecde.models.heads import Head
 from onlinecde.training.base_rates import start_at_base_rate
 from onlinecde.training.batches import seed_for
-from onlinecde.training.building import build_model, usual_settings
+from onlinecde.training.building import build_model, model_class, usual_settings
 from onlinecde.training.card import model_card
 from onlinecde.training.folding import fold, learn_scales
 from onlinecde.training.horizons import check_horizons
-from onlinecde.training.journal import Journal
+from onlinecde.training.journal import (
+    Journal,
+    known_task,
+    model_settings_of_then,
+    settings_of_then,
+)
 from onlinecde.training.learnable import check_learnable
 from onlinecde.training.loop import Training, Unwatched, Watch
+from onlinecde.training.metrics import as_probabilities, predict_task
+from onlinecde.training.naive import beside_naive
 from onlinecde.training.readout_steps import fit_steps
+from onlinecde.training.recalibration import recalibrate
 from onlinecde.training.settings import FitError, FitSettings
-from onlinecde.training.task_source import content_of, load_task, registry_source
+from onlinecde.training.task_source import (
+    as_fitted,
+    content_of,
+    load_task,
+    registry_source,
+)
 from onlinecde.version import __version__
 
 SAVE_SECONDS = 20.0
@@ -86,9 +99,17 @@ def fit(
     if isinstance(task, str):
         source = source or registry_source(task)
         task = load_task(source)
-    how = (settings or FitSettings()).changed(changes)
-    if settings is None and isinstance(model, str):
-        how = how.changed({**usual_settings(task, model, model_settings), **changes})
+    if isinstance(model, OnlineModel) and model.schema is not None:
+        task = task.under(model.schema)
+    if out is not None and not fresh:
+        task = as_fitted(task, known_task(out))
+    if out is not None and not fresh and isinstance(model, str):
+        # Defaults may have changed since: a run goes on with those it began with.
+        then = model_settings_of_then(out, model_class(model).__name__)
+        model_settings = {**then, **(model_settings or {})}
+    how = resolved_settings(
+        task, model, model_settings, settings, changes, out=None if fresh else out
+    )
     check_horizons(task, how)
     where = device_for(device)
     # The caller's own random numbers go on as if nothing had been drawn.
@@ -99,14 +120,35 @@ def fit(
             training = _prepare(loop, ready, task, how, where, watch or Unwatched())
             training.run(lambda _: None, watch or Unwatched())
             fold(ready, training.scales)
-            fit_steps(ready, task, how, watch or Unwatched())
-            return _fitted(ready.eval(), training, None)
+            _finish(ready.eval(), task, how, watch or Unwatched())
+            return _fitted(ready, training, None)
         about = _about(ready, task, how, source)
         journal = Journal(Path(out), about, fresh=fresh)
         try:
             return _in_folder(journal, loop, ready, task, how, where, about, watch or Unwatched())
         finally:
             journal.close()
+
+
+def resolved_settings(
+    task: Task,
+    model: OnlineModel | str,
+    model_settings: Mapping[str, Any] | None,
+    settings: FitSettings | None,
+    changes: Mapping[str, Any],
+    *,
+    out: str | os.PathLike[str] | None = None,
+) -> FitSettings:
+    """Every training setting of `fit` with these arguments: what is given, else what fits the task.
+
+    The run that `out` holds goes on with the defaults it began with.
+    """
+    how = (settings or FitSettings()).changed(changes)
+    if settings is not None:
+        return how
+    usual = usual_settings(task, model, model_settings) if isinstance(model, str) else {}
+    before = {} if out is None else settings_of_then(out)
+    return how.changed({**usual, **before, **changes})
 
 
 def check_run(
@@ -174,7 +216,7 @@ def _in_folder(
             done.ended,
             done.folder,
         )
-    with_steps = fit_steps(model, task, how, watch)
+    after = _finish(model, task, how, watch)
     summary = {
         "epochs": len(done.history),
         "seconds": sum(entry["seconds"] for entry in done.history),
@@ -196,11 +238,31 @@ def _in_folder(
             "settings": how.as_json(),
             "validation": {k: v for k, v in done.best.items() if v is not None},
             "training": summary,
-            **({} if with_steps is None else {"with_steps": with_steps}),
+            **after,
         },
-        card=model_card(model, task, how, done.best, summary, with_steps),
+        card=model_card(model, task, how, done.best, summary, after),
     )
     return done
+
+
+def _finish(model: OnlineModel, task: Task, how: FitSettings, watch: Watch) -> dict[str, Any]:
+    """Steps beside the readout, recalibration, and how the model does beside naive predictions.
+
+    Returns what a manifest says of each, by name, without what was not done.
+    """
+    done: dict[str, Any] = {
+        "with_steps": fit_steps(model, task, how, watch),
+        "recalibrated": recalibrate(model, task, how, watch),
+    }
+    outputs = predict_task(model, task.split("validation")[0], task.per)
+    beside = beside_naive(task, "validation", as_probabilities(model.head, outputs))
+    for one in beside:
+        if not one.beaten:
+            balanced = how.class_weights == "balanced" and one.metric == "log_loss"
+            why = " (balanced class weights move them away from how often a class comes)"
+            watch.note(f"warning: on validation {one.warning}{why * balanced}")
+    done["naive"] = [{**asdict(one), "beaten": one.beaten} for one in beside]
+    return {name: found for name, found in done.items() if found is not None}
 
 
 def _prepare(
@@ -233,6 +295,7 @@ def _model(
     if isinstance(model, str):
         built = build_model(task, model, given)
         start_at_base_rate(built, task, balanced=how.class_weights == "balanced")
+        built.schema = task.schema
         return built
     if given:
         raise FitError("model_settings are for a model given by name; this one is built already.")
@@ -247,6 +310,7 @@ def _model(
             f"needs {task.outputs} of kind {task.kind!r}."
         )
     model.prepare(task.series[:1])
+    model.schema = replace(model.schema or task.schema, time_unit=task.time_unit)
     return model
 
 

@@ -65,7 +65,7 @@ def follow(
                 unit=task.time_unit,
                 curves=curves,
                 channels=_observed(stream, channels),
-                positive=_stretches(times, label) if task.per == "row" else (),
+                positive=_shaded(times, label, task),
                 event=event,
                 truth=float(label.reshape(-1)[0])
                 if task.kind == "regression" and task.per == "stream"
@@ -135,10 +135,13 @@ def _observed(stream: SeriesBatch, most: int) -> tuple[tuple[str, np.ndarray, np
     )
 
 
-def _stretches(times: np.ndarray, label: Tensor) -> tuple[tuple[float, float], ...]:
-    """Where the label is 1: from a row's time to the next one's."""
+def _shaded(times: np.ndarray, label: Tensor, task: Task) -> tuple[tuple[float, float], ...]:
+    """Where the label is the class whose probability is drawn: from a row's time to the next one's."""
+    drawn = {"binary": 1, "multiclass": 0}.get(task.kind)
+    if task.per != "row" or drawn is None:
+        return ()
     found: list[tuple[float, float]] = []
-    for row in np.flatnonzero(label[: len(times)].numpy() == 1):
+    for row in np.flatnonzero(label[: len(times)].numpy() == drawn):
         start, end = float(times[row]), float(times[min(row + 1, len(times) - 1)])
         if found and found[-1][1] == start:
             start = found.pop()[0]

@@ -13,10 +13,12 @@ from onlinecde.controls import PolynomialPath, RectilinearPath
 from onlinecde.kernels.capturing import to_be_captured
 from onlinecde.models import GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE, RecurrentModel
 from onlinecde.models.channel_dropout import drop_channels
+from onlinecde.models.heads import Head
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import fused_gpu
 from onlinecde.solvers.chain import chain, drive_of
 from onlinecde.solvers.counting import note_evaluations, uncounted
+from onlinecde.solvers.fields import has_hooks
 from onlinecde.training.horizons import HorizonReadout
 
 if TYPE_CHECKING:
@@ -28,7 +30,10 @@ RECURRENT = (GRU, GRUdt, GRUdtIntensity, GRUD, ODERNN)
 
 def why_not(model: nn.Module) -> str | None:
     """Why a model's step cannot be captured, or None where it can."""
-    # A subclass may compute otherwise, and a captured step would pass it by.
+    # A subclass may compute otherwise, and a captured step would pass it by, as it would hooks.
+    for name, module in model.named_modules():
+        if has_hooks(module) or "forward" in module.__dict__:
+            return f"{name or 'the model'} has hooks, or a forward of its own"
     if type(model) in RECURRENT:
         if isinstance(model, ODERNN) and (reason := model.legs_alike()) is not None:
             return reason
@@ -36,6 +41,11 @@ def why_not(model: nn.Module) -> str | None:
         return None if where == "cuda" else f"the model is on {where}"
     if type(model) is not NeuralCDE:
         return f"{type(model).__name__} has no captured step"
+    for name, part, kind in (("initial", model.initial, nn.Linear), ("head", model.head, Head)):
+        if type(part) is not kind:
+            return f"{name} is a {type(part).__name__}, which may not be captured"
+    if not model.encoding.is_plain:
+        return "the encoding is one of its own kind"
     how = model.integrator
     if how.tolerance is not None or how.max_step is not None:
         return "the number of steps depends on the data"
@@ -321,9 +331,9 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
             how.precision,
             every=self._pieces_per_row,
         )
-        view = x if model.readout_sees_path else None
+        view = model.encoding.seen(x) if model.readout_sees_path else None
         if inputs.since is not None:
-            view = torch.cat([x, inputs.since], 2)
+            view = torch.cat([model.encoding.seen(x), inputs.since], 2)
         if self.final:
             return model.read(rows[-1], None if view is None else view[:, -1])
         return model.read(rows.transpose(0, 1), view)

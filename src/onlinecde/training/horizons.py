@@ -99,12 +99,21 @@ class HorizonReadout(nn.Linear):
         finally:
             handle.remove()
 
-    def loss(self, logits: Tensor, times: Tensor, labels: Tensor) -> Tensor:
-        """The sum over horizons of the mean losses of the targets that are known."""
+    def targets(self, times: Tensor, labels: Tensor) -> Tensor:
+        """How many targets of each horizon are known, (horizon,)."""
+        return (~coming_labels(times, labels, self.horizons).isnan()).sum((0, 1))
+
+    def loss(
+        self, logits: Tensor, times: Tensor, labels: Tensor, targets: Tensor | None = None
+    ) -> Tensor:
+        """The sum over horizons of the mean losses of the targets that are known.
+
+        `targets` (horizon,): how many there are in all, where these are a part of a batch.
+        """
         wanted = coming_labels(times, labels, self.horizons).to(logits.dtype)
         known = ~wanted.isnan()
         each = nn.functional.binary_cross_entropy_with_logits(
             logits, wanted.nan_to_num(0.0), reduction="none"
         )
-        means = torch.where(known, each, 0.0).sum((0, 1)) / known.sum((0, 1)).clamp(min=1)
-        return means.sum()
+        count = known.sum((0, 1)) if targets is None else targets
+        return (torch.where(known, each, 0.0).sum((0, 1)) / count.clamp(min=1)).sum()

@@ -41,23 +41,13 @@ class Journal:
 
     def _claim(self, about: Mapping[str, Any]) -> None:
         """Say in the folder which run it holds, or find that it holds this one."""
-        folder, known = self.folder, self._known()
+        folder, known = self.folder, read_run(self.folder)
         if known is None:
             if any(not p.name.startswith(".") for p in folder.iterdir()):
                 raise FitError(f"{folder} holds something else than a run: give another folder.")
             replace_file(folder / RUN, json.dumps(about, indent=2, sort_keys=True) + "\n")
         else:
             _check_same(folder, known, about)
-
-    def _known(self) -> dict[str, Any] | None:
-        try:
-            return json.loads((self.folder / RUN).read_text())
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise FitError(
-                f"{self.folder / RUN} is not JSON ({error}): give another folder, or --fresh."
-            ) from error
 
     def _clear(self) -> None:
         import shutil
@@ -106,6 +96,41 @@ class Journal:
         if self._board is not None:
             self._board.close()
         os.close(self._lock)
+
+
+def read_run(folder: Path) -> dict[str, Any] | None:
+    """Which run a folder holds, as it was written; None where it holds none."""
+    try:
+        return json.loads((folder / RUN).read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise FitError(
+            f"{folder / RUN} is not JSON ({error}): give another folder, or --fresh."
+        ) from error
+
+
+def settings_of_then(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Settings of the run a folder holds that were the default when it began, and are not now."""
+    known = read_run(Path(folder)) or {}
+    return {"monitor": "metric"} if known.get("settings", {}).get("monitor") == "metric" else {}
+
+
+def model_settings_of_then(folder: str | os.PathLike[str], model: str) -> dict[str, Any]:
+    """The settings that the run of a folder began its model of a class with; empty where it has none."""
+    known = (read_run(Path(folder)) or {}).get("model")
+    if not isinstance(known, dict) or known.get("name") != model:
+        return {}
+    by_task = ("name", "channels", "static", "outputs", "kind")
+    return {name: value for name, value in known.items() if name not in by_task}
+
+
+def known_task(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """What the run in a folder says of its task; empty where there is none that can be read."""
+    try:
+        return dict(json.loads((Path(folder) / RUN).read_text())["task"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def read_log(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,7 @@ from onlinecde.solvers import SolverError, counting_evaluations
 from onlinecde.training.averaging import AveragedWeights
 from onlinecde.training.base_rates import class_weight
 from onlinecde.training.batches import epoch_batches, seed_for
+from onlinecde.training.calibration_map import fit_map, mapped
 from onlinecde.training.checkpoint import pack_optimiser, unpack_optimiser
 from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import CapturedStep, GraphedStep, why_not
@@ -28,6 +30,9 @@ from onlinecde.training.settings import FitError, FitSettings
 
 LEAST_GAIN = 1e-6
 """A loss lower by less than this share of itself is not better."""
+
+CALIBRATED = "validation_calibrated_loss"
+"""The loss after recalibration, in the line of an epoch."""
 
 VALIDATED = 512
 """Streams of a batch in validation on a GPU, which takes no longer for them than for a few."""
@@ -232,10 +237,10 @@ class Training:
         at = self.at
         if self.average is not None:
             with self.average.in_place(self.model):
-                loss, value = self._judge()
+                loss, value, calibrated = self._judge()
                 now = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
         else:
-            loss, value = self._judge()
+            loss, value, calibrated = self._judge()
             now = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
         if loss != loss:
             raise self._diverged(at.batch - 1, "the validation loss is not a number")
@@ -244,6 +249,7 @@ class Training:
             "train_loss": at.loss_sum / max(at.labels, 1),
             "validation_loss": loss,
             f"validation_{self.metric}": value,
+            **({} if calibrated is None else {CALIBRATED: calibrated}),
             "lr": at.lr,
             "nfe": at.nfe,
             "seconds": round(time.monotonic() - started, 3),
@@ -253,7 +259,8 @@ class Training:
             at.best_epoch, self.best = at.epoch, now
         return entry, best
 
-    def _judge(self) -> tuple[float, float | None]:
+    def _judge(self) -> tuple[float, float | None, float | None]:
+        """Loss, metric and loss after recalibration on the validation split; None where there is no such."""
         with counting_evaluations() as evaluations:
             try:
                 outputs = self._validation_outputs()
@@ -263,8 +270,15 @@ class Training:
         head = self.model.head
         weight = None if self.weight is None else self.weight.cpu()
         loss = float(head.loss(outputs, self.scales.target(self.wanted), weight))
-        found = self.scales.outputs(outputs)
-        return loss, score_or_none(self.kind, self.metric, found, self.wanted, head)
+        value = score_or_none(
+            self.kind, self.metric, self.scales.outputs(outputs), self.wanted, head
+        )
+        if self.settings.monitor != "calibrated" or self.kind == "regression":
+            return loss, value, None
+        if not math.isfinite(loss):
+            return loss, value, loss
+        best = mapped(outputs, *fit_map(head, outputs, self.wanted, weight))
+        return loss, value, float(head.loss(best, self.wanted, weight))
 
     def _validation_outputs(self) -> Tensor:
         many = self.settings.batch_size
@@ -275,9 +289,9 @@ class Training:
     def _beats(self, entry: dict[str, Any], best: dict[str, Any]) -> bool:
         name = f"validation_{self.metric}"
         new, old = entry[name], best[name]
-        if self.settings.monitor == "loss" or new is None or old is None or new == old:
-            least = LEAST_GAIN * abs(best["validation_loss"])
-            return entry["validation_loss"] < best["validation_loss"] - least
+        if self.settings.monitor != "metric" or new is None or old is None or new == old:
+            loss = CALIBRATED if CALIBRATED in entry else "validation_loss"
+            return entry[loss] < best[loss] - LEAST_GAIN * abs(best[loss])
         return new > old if better(self.metric) == "max" else new < old
 
     def _plan_next(self) -> None:

@@ -41,9 +41,9 @@ class Metric:
     """(probabilities or numbers, labels), both without gaps -> the value.
 
     One question: (n,), (n,). Multiclass: (n, class) and int64 (n,)."""
-    pooled: bool = False
-    """Whether several outputs make one set of numbers; otherwise each gets its value, and these
-    are averaged."""
+    in_units: bool = False
+    """Whether it has the labels' unit: of several outputs, each is divided by the deviation of its labels
+    before all are averaged."""
 
 
 def predict_task(
@@ -66,6 +66,7 @@ def predict_task(
     """
     if per not in ("stream", "row"):
         raise MetricError(f"per is {per!r}: choose 'stream' or 'row'.")
+    series = model.aligned(series)
     was_training = model.training
     model.eval()
     order, parts = series.length_buckets(batch_size), []
@@ -89,7 +90,7 @@ def score(task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: He
 
     outputs (..., output) as `predict_task` gives them; labels (...,), or (..., output) for several
     questions, NaN (or -1 for a class) where there is none. Several questions are averaged, those
-    without both classes left out; regression has one RMSE over all.
+    without both classes left out; RMSE and MAE of several outputs, each in deviations of its labels.
 
     Raises:
         MetricError: no such metric, or not one for this kind of task.
@@ -129,10 +130,12 @@ def as_probabilities(head: Head, outputs: Tensor) -> Tensor:
 def chosen_score(metric: Metric, task_kind: str, probabilities: Tensor, labels: Tensor) -> float:
     """`score` from probabilities (..., output), in float64."""
     values, reasons = [], []
-    for found, wanted, _ in questions(task_kind, probabilities, labels, pooled=metric.pooled):
+    asked = questions(task_kind, probabilities, labels)
+    for found, wanted, _ in asked:
         try:
             _check_values(found)
-            values.append(float(metric.compute(found, wanted)))
+            unit = label_unit(metric, wanted, len(asked))
+            values.append(float(metric.compute(found, wanted)) / unit)
         except UndefinedMetric as error:
             reasons.append(str(error))
     if not values:
@@ -140,13 +143,23 @@ def chosen_score(metric: Metric, task_kind: str, probabilities: Tensor, labels: 
     return sum(values) / len(values)
 
 
+def label_unit(metric: Metric, labels: Tensor, outputs: int) -> float:
+    """What a metric of one of several outputs is divided by, for outputs have units of their own; else 1."""
+    if not metric.in_units or outputs == 1:
+        return 1.0
+    _some(labels)
+    deviation = float(labels.double().std(correction=0))
+    if deviation == 0:
+        raise UndefinedMetric(f"every label is {float(labels[0]):g}: they have no deviation.")
+    return deviation
+
+
 def questions(
-    task_kind: str, probabilities: Tensor, labels: Tensor, *, pooled: bool = False
+    task_kind: str, probabilities: Tensor, labels: Tensor
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Each question's probabilities (n,), its labels (n,), and where these were (bool).
 
-    Multiclass is one question, with probabilities (n, class). With `pooled`, all questions are one
-    and the mask has the outputs last.
+    Multiclass is one question, with probabilities (n, class).
     """
     probabilities, labels = probabilities.cpu(), labels.cpu()
     if task_kind == "multiclass":
@@ -160,10 +173,8 @@ def questions(
             "must agree, but for a single output."
         )
     known = ~labels.isnan()
-    masks = [known] if pooled else [known[..., i] for i in range(labels.shape[-1])]
-    found = [probabilities] if pooled else list(probabilities.unbind(-1))
-    wanted = [labels] if pooled else list(labels.unbind(-1))
-    return [(f[k], w[k].to(probabilities), k) for f, w, k in zip(found, wanted, masks, strict=True)]
+    each = zip(probabilities.unbind(-1), labels.unbind(-1), known.unbind(-1), strict=True)
+    return [(f[k], w[k].to(probabilities), k) for f, w, k in each]
 
 
 def better(metric: str) -> Direction:
@@ -308,8 +319,8 @@ METRICS: Mapping[str, Metric] = {
         Metric("brier", "Brier score", "min", _CLASSES, _brier),
         Metric("log_loss", "Log loss", "min", _CLASSES, _log_loss),
         Metric("ece", "Calibration error", "min", _TWO, _ece),
-        Metric("rmse", "RMSE", "min", _NUMBERS, _rmse, pooled=True),
-        Metric("mae", "MAE", "min", _NUMBERS, _mae, pooled=True),
+        Metric("rmse", "RMSE", "min", _NUMBERS, _rmse, in_units=True),
+        Metric("mae", "MAE", "min", _NUMBERS, _mae, in_units=True),
         Metric("r2", "R²", "max", _NUMBERS, _r2),
     )
 }

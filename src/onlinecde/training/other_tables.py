@@ -30,14 +30,15 @@ def task_of_tables(manifest: Manifest, files: Mapping[str, str | os.PathLike[str
     """The task a model was fitted on, read from other files; `files` by the names in `TABLES`.
 
     With the same content it is the same task. Any other has one split, "test", of all its streams: who was
-    trained on cannot be told by a table. Channels, static features and classes must be the model's.
+    trained on cannot be told by a table. Its channels and static features go by the model's names, and are
+    encoded as in training; what differs is in the task's notes. Classes must be the model's.
     """
     known = manifest.extra.get("task")
     if not isinstance(known, dict) or known.get("source") != "table":
         raise FitError(
             f"{_options(files)} is for models of own tables, and this one was not fitted on any: leave it out."
         )
-    source = _source(known, files, manifest)
+    source = _source(known, files)
     check_tables(source)
     try:
         dealt = load_task(source)
@@ -45,32 +46,29 @@ def task_of_tables(manifest: Manifest, files: Mapping[str, str | os.PathLike[str
             return dealt
     except DataError:  # too few streams for three splits; what else is wrong is found again
         pass
-    task = load_task({**source, "arguments": {**source["arguments"], "fractions": {"test": 1.0}}})
+    arguments = {**source["arguments"], "fractions": {"test": 1.0}}
     told = manifest.extra
-    _check_names("static features", told.get("static"), task.series.features, task)
+    if "kind" in told:
+        arguments["kind"] = told["kind"]
+    task = load_task({**source, "arguments": arguments}, schema=manifest.named_schema())
     if task.kind == "multiclass":
-        _check_names("classes", told.get("classes"), task.classes, task)
+        _check_classes(told.get("classes"), task)
     return task
 
 
 def _source(
-    known: Mapping[str, Any], files: Mapping[str, str | os.PathLike[str]], manifest: Manifest
+    known: Mapping[str, Any], files: Mapping[str, str | os.PathLike[str]]
 ) -> dict[str, Any]:
     arguments = dict(known["arguments"])
     arguments |= {name: str(Path(file).resolve()) for name, file in files.items()}
-    if manifest.channels is not None:
-        # In the model's order, whatever the other table's is.
-        arguments["channels"] = list(manifest.channels)
-    if "kind" in manifest.extra:
-        arguments["kind"] = manifest.extra["kind"]
     return {**known, "name": Path(arguments["events"]).name, "arguments": arguments}
 
 
-def _check_names(what: str, model: Any, table: tuple[str, ...], task: Task) -> None:
-    if model is not None and tuple(model) != table:
+def _check_classes(known: Any, task: Task) -> None:
+    if known is not None and tuple(known) != task.classes:
         raise FitError(
-            f"the {what} of {task.source} are {', '.join(table) or 'none'}; the model knows "
-            f"{', '.join(model) or 'none'}: give a table with the same."
+            f"the classes of {task.source} are {', '.join(task.classes) or 'none'}; the model knows "
+            f"{', '.join(known) or 'none'}: give a table with the same."
         )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from onlinecde.data import Task
 from onlinecde.models import NeuralCDE, OnlineModel
 from onlinecde.series import SeriesBatch
-from onlinecde.training.base_rates import class_weight
+from onlinecde.training.base_rates import loss_weight
 from onlinecde.training.batches import seed_for
 from onlinecde.training.boosting import boost
 from onlinecde.training.loop import Watch
@@ -48,28 +48,29 @@ def fit_steps(
             "no step of a single number lowers the validation loss: none stands beside the readout"
         )
         return None
-    weight = class_weight(task) if settings.class_weights == "balanced" else None
+    weight = loss_weight(task, settings)
     base = found.base + (0.0 if weight is None else float(weight.log()))
     model.steps.put(base, found.place, found.low, found.high, found.height)
-    loss, value = _judged(model, task, weight)
-    said = "" if value is None else f", {task.metric} {value:.4f}"
+    series, labels = task.split("validation")
+    scores = validation_scores(model, task, settings, predict_task(model, series, task.per), labels)
+    value = scores[f"validation_{task.metric}"]
+    shown = "" if value is None else f", {task.metric} {value:.4f}"
     watch.note(
         f"{len(found.place)} steps of single numbers stand beside the readout; with them validation "
-        f"loss {loss:.4f}{said}"
+        f"loss {scores['validation_loss']:.4f}{shown}"
     )
+    return {"steps": len(found.place), **scores}
+
+
+def validation_scores(
+    model: OnlineModel, task: Task, settings: FitSettings, outputs: Tensor, labels: Tensor
+) -> dict[str, float | None]:
+    """Loss and metric of outputs on the validation split, the metric None where it has no value."""
+    head, labels = model.head, labels.cpu()
     return {
-        "steps": len(found.place),
-        "validation_loss": loss,
-        f"validation_{task.metric}": value,
+        "validation_loss": float(head.loss(outputs, labels, loss_weight(task, settings))),
+        f"validation_{task.metric}": score_or_none(task.kind, task.metric, outputs, labels, head),
     }
-
-
-def _judged(model: NeuralCDE, task: Task, weight: Tensor | None) -> tuple[float, float | None]:
-    """Loss and metric on the validation split, the metric None where it has no value."""
-    series, labels = task.split("validation")
-    outputs = predict_task(model, series, task.per)
-    loss = float(model.head.loss(outputs, labels, weight))
-    return loss, score_or_none(task.kind, task.metric, outputs, labels, model.head)
 
 
 def _seen(

@@ -14,6 +14,7 @@ from onlinecde.plots.trajectories import Trajectory, trajectory_figure
 from onlinecde.training.bootstrap import Difference, Estimate
 from onlinecde.training.evaluation import Evaluation, compare, metric_title
 from onlinecde.training.metrics import questions
+from onlinecde.training.naive import NaiveScore
 from onlinecde.training.shown_numbers import shown
 
 _MINUS = "\u2212"
@@ -45,9 +46,10 @@ def report(
         **_metric_table(evaluation, against),
         folds=_folds(evaluation, against),
         models=[one.model for one in (evaluation, *against)],
-        metric=metric_title(evaluation.metric),
+        metric=evaluation.title_of(evaluation.metric),
         how=_how(evaluation, against),
         figures=figures,
+        naive_scores=[_naive(one) for one in evaluation.naive],
         before_event=[_bin(one) for one in evaluation.before_event],
         before_event_note=_before_event_note(evaluation),
         alarms=_alarms(evaluation),
@@ -55,7 +57,7 @@ def report(
             Markup(inline_svg(trajectory_figure(one), f"{one.title}: {one.says} as time goes"))
             for one in trajectories
         ],
-        trajectories_note=_reading(trajectories),
+        trajectories_note=_reading(trajectories, evaluation),
         number=_number,
         footer=", ".join(f"{name} {version}" for name, version in evaluation.versions.items()),
     )
@@ -110,7 +112,7 @@ def _lead(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     """The metric the task is judged by, and beside it the best possible where that is known."""
     if evaluation.metric not in evaluation.metrics:
         return []
-    title = metric_title(evaluation.metric)
+    title = evaluation.title_of(evaluation.metric)
     found = [(*_cell(evaluation.metrics[evaluation.metric]), title)]
     known = evaluation.reference
     if known is not None and evaluation.metric in known.metrics:
@@ -138,7 +140,7 @@ def _metric_table(evaluation: Evaluation, against: Sequence[Evaluation]) -> dict
             cells.append(_cell(evaluation.reference.metrics.get(name, Estimate(None)), size=size))
         rows.append(
             {
-                "title": metric_title(name),
+                "title": evaluation.title_of(name),
                 "main": name == evaluation.metric,
                 "cells": cells,
                 "reason": found.reason if found.value is None else None,
@@ -190,16 +192,30 @@ def _how(evaluation: Evaluation, against: Sequence[Evaluation]) -> str:
     return " ".join(parts)
 
 
-def _reading(trajectories: Sequence[Trajectory]) -> str:
+def _reading(trajectories: Sequence[Trajectory], evaluation: Evaluation) -> str:
     """How to read the pictures of single streams."""
     text = "Drawn by lot from the longer streams of the split."
     if any(one.positive for one in trajectories):
-        text += " Shaded: the label is 1."
+        several = evaluation.kind == "multiclass"
+        text += f" Shaded: the label is {evaluation.classes[0] if several else 1}."
     if any(one.event is not None for one in trajectories):
         text += " Upright line: the event."
     if any(one.truth is not None for one in trajectories):
         text += " Dotted: the truth."
     return f"{text} Beneath: the channels observed most often."
+
+
+def _naive(found: NaiveScore) -> dict[str, Any]:
+    """A line of the table beside naive predictions."""
+    size = max(abs(found.naive), abs(found.model))
+    return {
+        "name": found.name.capitalize(),
+        "metric": metric_title(found.metric) + (f" of {found.output}" if found.output else ""),
+        "cells": [
+            _number(value, size).replace("-", _MINUS) for value in (found.model, found.naive)
+        ],
+        "beaten": found.beaten,
+    }
 
 
 def _bin(found: Any) -> dict[str, Any]:
@@ -260,12 +276,15 @@ def _figures(
             "Share of each true class, by colour: right in blue, wrong in orange.",
         )
     if evaluation.kind == "regression" and not evaluation.folds:
-        said, true, _ = questions("regression", evaluation.probabilities, evaluation.labels)[0]
-        if len(true):
-            add(curves.predicted_figure(true.numpy(), said.numpy()), "Predicted and true numbers")
+        asked = questions("regression", evaluation.probabilities, evaluation.labels)
+        names = [one.name for one in evaluation.per_output] or [""]
+        for name, (said, true, _) in zip(names, asked, strict=True):
+            if len(true):
+                label = "Predicted and true numbers" + f" of {name}" * bool(name)
+                add(curves.predicted_figure(true.numpy(), said.numpy()), label, name)
     if log:
         metric = evaluation.metric
-        add(curves.training_figure(log, metric, metric_title(metric)), "Losses by epoch")
+        add(curves.training_figure(log, metric, evaluation.title_of(metric)), "Losses by epoch")
     return found
 
 

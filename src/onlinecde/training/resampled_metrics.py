@@ -8,7 +8,14 @@ import numpy as np
 from torch import Tensor
 
 from onlinecde.training.bootstrap import Average, Cohort, Means, Ranking, Statistic
-from onlinecde.training.metrics import METRICS, Metric, questions, r2_from_sums
+from onlinecde.training.metrics import (
+    METRICS,
+    Metric,
+    UndefinedMetric,
+    label_unit,
+    questions,
+    r2_from_sums,
+)
 
 
 def resampled_metrics(
@@ -29,13 +36,18 @@ def resampled_metrics(
 
     def of(metric: Metric) -> Statistic:
         parts: list[Statistic] = []
-        asked = questions(task_kind, probabilities, labels, pooled=metric.pooled)
+        asked = questions(task_kind, probabilities, labels)
         for number, (found, wanted, known) in enumerate(asked):
             owner = cohort.owners(known.numpy())
             p, y = found.double().numpy(), wanted.numpy()
             if metric.name not in _RANKED:
                 columns, finish = _SUMS[metric.name]
-                parts.append(Means(cohort.sums(columns(p, y), owner), finish))
+                try:
+                    unit = label_unit(metric, wanted, len(asked))
+                except UndefinedMetric:
+                    continue
+                sums = cohort.sums(columns(p, y), owner)
+                parts.append(Means(sums, lambda total, f=finish, u=unit: f(total) / u))
                 continue
             for column in [-1] if p.ndim == 1 else np.unique(y):
                 # One ranking of a question serves all that is read off it.

@@ -39,8 +39,9 @@ class FitSettings:
     lr_floor: float = 1e-7
     stop: int = 25
     """Epochs without a better validation point after which training ends"""
-    monitor: Literal["metric", "loss"] = "metric"
-    """What makes a validation point better: the task's metric, or the loss"""
+    monitor: Literal["metric", "loss", "calibrated"] = "calibrated"
+    """What makes a validation point better: the task's metric, the loss, or the loss after recalibration,
+    with which the kept model's log-odds are then scaled and shifted (of a regression, the loss)"""
     average: float = 0.99
     """Weight averaging: decay a batch of an exponential mean of the weights; 0 for none"""
     class_weights: Literal["none", "balanced"] = "none"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from onlinecde.data import (
     IntervalLabels,
@@ -17,6 +20,8 @@ from onlinecde.data import (
     load,
     task_from_table,
 )
+from onlinecde.data.task import encoded
+from onlinecde.series import Schema
 from onlinecde.training.settings import FitError
 
 
@@ -54,27 +59,58 @@ def table_source(
 
 
 def load_task(
-    description: Mapping[str, Any], data_dir: str | os.PathLike[str] | None = None
+    description: Mapping[str, Any],
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    schema: Schema | None = None,
 ) -> Task:
-    """The task a source describes, as a run's manifest has it under `task`."""
+    """The task a source describes, as a run's manifest has it under `task`.
+
+    schema: of a model that is to judge it; a table is then read by what that knows.
+    """
     try:
         source, arguments = description["source"], dict(description.get("arguments", {}))
         if source == "registry":
-            return load(description["name"], data_dir=data_dir, **arguments)
+            task = load(description["name"], data_dir=data_dir, **arguments)
+            return as_fitted(task, description)
         if source == "table":
-            return _from_table({"name": f"table {description['name']}", **arguments})
+            named = {"name": f"table {description['name']}", **arguments}
+            return as_fitted(_from_table(named, schema), description)
         if source == "experiment" and not arguments.pop("demo", False):
             dealt = fold_of(description)
             for name in ("fold", "folds"):
                 arguments.pop(name, None)
             whole = load_task(registry_source(arguments.pop("name"), arguments), data_dir)
-            return whole if dealt is None else fold_task(whole, *dealt)
+            if dealt is None:
+                return as_fitted(whole, description)
+            return as_fitted(fold_task(whole, *dealt), description, whole)
     except (KeyError, TypeError) as error:
         raise FitError(f"the task's source cannot be read ({error!r}): give the task.") from error
     raise FitError(
         f"the model was fitted on a task given in memory ('{description.get('name')}'), which cannot "
         "be loaded again: give the task."
     )
+
+
+def as_fitted(task: Task, description: Mapping[str, Any], whole: Task | None = None) -> Task:
+    """The task with static features as 0.1 encoded them, where that is what a model was fitted on.
+
+    0.1 took categories, and which numbers have gaps, from all streams, and fills of a fold from the training
+    split of the data set's own, `whole`.
+    """
+    whole = whole or task
+    content, raw = description.get("content"), whole.series.raw_static
+    if content is None or raw is None:
+        return task
+    every = torch.arange(len(whole.series))
+    older = encoded(whole.series, whole.splits, seen=every)
+    alike = older.features == task.series.features
+    if alike and older.static is not None and torch.equal(older.static, task.series.static):  # pyright: ignore[reportArgumentType]
+        return task
+    if content_of(task) == content:
+        return task
+    former = replace(task, series=older)
+    return former if content_of(former) == content else task
 
 
 def fold_of(description: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -114,7 +150,7 @@ def check_content(task: Task, description: Mapping[str, Any]) -> None:
         )
 
 
-def _from_table(arguments: dict[str, Any]) -> Task:
+def _from_table(arguments: dict[str, Any], schema: Schema | None) -> Task:
     events, columns = arguments.pop("events"), arguments.pop("label")
     file, per = arguments.pop("labels", None), arguments.pop("label_per")
     labels: StreamLabels | RowLabels | IntervalLabels
@@ -138,4 +174,4 @@ def _from_table(arguments: dict[str, Any]) -> Task:
         labels = IntervalLabels(file, *columns)
     else:
         raise FitError(f"label_per is {per!r}: choose 'stream', 'row' or 'interval'.")
-    return task_from_table(events, labels=labels, **arguments)
+    return task_from_table(events, labels=labels, schema=schema, **arguments)

@@ -23,6 +23,8 @@ class Scaling(NamedTuple):
     counts: bool
     log_counts: bool
     count_gain: np.floating
+    linear: float
+    """Scaled time beyond it is bounded; infinite where none is."""
 
 
 class Held(NamedTuple):
@@ -61,6 +63,24 @@ def _scaled_count(count, scaling):
 
 
 @kernel
+def _scaled_time(t, scaling):
+    scaled = (t - scaling.time_shift) / scaling.time_scale
+    beyond = abs(scaled) - scaling.linear
+    if beyond > 0:
+        return np.sign(scaled) * (scaling.linear + beyond / (1 + beyond))
+    return scaled
+
+
+@kernel
+def scale_times(times, scaling):
+    """Scaled time of each of times (stream,)."""
+    scaled = np.empty_like(times)
+    for n in range(len(times)):
+        scaled[n] = _scaled_time(times[n], scaling)
+    return scaled
+
+
+@kernel
 def plan_observation(clock, x, since, held, plan, scaling):
     """Fill `plan` for x (stream, channel) at clock (stream,); False where the observation is not right."""
     streams, channels = x.shape
@@ -74,8 +94,7 @@ def plan_observation(clock, x, since, held, plan, scaling):
         first = np.isnan(began)
         since[n] = t if first or again else began
         plan.again[n], plan.first[n] = again, first
-        now = (t - scaling.time_shift) / scaling.time_scale
-        then = (since[n] - scaling.time_shift) / scaling.time_scale
+        now, then = _scaled_time(t, scaling), _scaled_time(since[n], scaling)
         plan.dt[n] = now - then
         plan.held.time[n] = t
         plan.held.previous_time[n] = began

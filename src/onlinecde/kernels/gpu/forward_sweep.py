@@ -90,7 +90,8 @@ def forward_kernel(
                 if OWN_STEPS:
                     own = tl.load(time_steps + leg * streams + rows, mask=moving, other=1)
                 share = 1.0 / own.to(tl.float32)
-                for q in range(tl.max(own) * STAGES):
+                # As many as the slowest tile takes: its slots are those of all tiles.
+                for q in range(tl.load(slots + piece + 1) - tl.load(slots + piece)):
                     step = q // STAGES
                     s = q % STAGES
                     going = step < own

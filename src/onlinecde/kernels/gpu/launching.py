@@ -260,7 +260,6 @@ def sizes_of(
         "STEPS": legs.steps,
         "STAGES": stages,
         "OWN_STEPS": legs.time_steps is not None,
-        "DRIVE": 0 if legs.drive is None else legs.drive.ndim - 2,
         "ALONE": shape.alone,
         "BK": min(wide, shape.deep),
         "BKH": min(tall, shape.deep),

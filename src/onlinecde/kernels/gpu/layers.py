@@ -144,17 +144,15 @@ def _gradient(
 
 @triton.jit
 def pull_features(
-    g_h, rows, live, before, grads, halves, spill, head, tail, g_drive, piece, u, streams,
+    g_h, rows, live, before, grads, halves, spill, head, tail, streams,
     HS: tl.constexpr, HP: tl.constexpr, BH: tl.constexpr,
-    W: tl.constexpr, WS: tl.constexpr, WP: tl.constexpr, BW: tl.constexpr, BK: tl.constexpr,
-    DEPTH: tl.constexpr, ACT: tl.constexpr,
-    DRIVE: tl.constexpr, WANT_DRIVE: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
+    WS: tl.constexpr, WP: tl.constexpr, BW: tl.constexpr, BK: tl.constexpr,
+    DEPTH: tl.constexpr, ACT: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """From the gradient of `features`' result (row, WP), that of y (row, HP).
 
-    Gradients before the activations are written to `grads` (layer, stream, WS), and what the drive
-    gets is added to `g_drive`. Wide gradients go through `halves` (2, stream, WS) and are put together
-    in `spill` (stream, HS or WS).
+    Gradients before the activations are written to `grads` (layer, stream, WS). Wide gradients go
+    through `halves` (2, stream, WS) and are put together in `spill` (stream, HS or WS).
     """
     # One stride for both widths: a tile's own rows must not reach into another tile's.
     ROOM: tl.constexpr = HS if HS > WS else WS
@@ -174,22 +172,6 @@ def pull_features(
     p = tl.load(before + place, mask=mine, other=0.0)
     g = through_activation(g_h, p, ACT, FAST)
     tl.store(grads + place, g, mask=mine)
-    if WANT_DRIVE:
-        seen = live[:, None] & (k < W)[None, :]
-        if DRIVE == 2:
-            base = g_drive + (piece * streams.to(tl.int64) + rows[:, None]) * (4 * W) + k[None, :]
-            share = tl.full([rows.shape[0]], 1.0, tl.float32)
-            for power in tl.static_range(4):
-                old = tl.load(base + power * W, mask=seen, other=0.0)
-                tl.store(base + power * W, old + share[:, None] * g, mask=seen)
-                share = share * u
-        else:
-            base = g_drive + (piece * streams.to(tl.int64) + rows[:, None]) * W + k[None, :]
-            old = tl.load(base, mask=seen, other=0.0)
-            tl.store(base, old + (1.0 - u)[:, None] * g, mask=seen)
-            base += streams * W
-            old = tl.load(base, mask=seen, other=0.0)
-            tl.store(base, old + u[:, None] * g, mask=seen)
     return _gradient(
         g, halves, rows, live, streams, spill, head, tail, HS, HP, BH, ROOM, WS, WP, BK, SPLIT
     )

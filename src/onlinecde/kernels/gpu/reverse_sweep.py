@@ -33,7 +33,7 @@ from onlinecde.kernels.gpu.stages import add_up, pull_combine, put, through_memo
 @triton.jit(do_not_specialize=["streams", "pieces", "groups"])
 def backward_kernel(
     g_knots, g_z0, g_ks, g_sizes, g_most, grads, before, bent, halves, g_halves, parts, spill, counter,
-    g_time, g_slopes, g_drive,
+    g_time, g_slopes,
     time, time_steps, slopes, across, steep, lengths, slots,
     inner_head, inner_tail, head, tail, bias, table,
     entry_stream, entry_place, tile_channel, tile_first, tile_last, leg_tiles, stream_first,
@@ -43,8 +43,8 @@ def backward_kernel(
     BK: tl.constexpr, BN: tl.constexpr,
     DEPTH: tl.constexpr, ACT: tl.constexpr, TANH: tl.constexpr,
     VALUES: tl.constexpr, PARTS: tl.constexpr, RECTILINEAR: tl.constexpr, DEGREE: tl.constexpr,
-    STEPS: tl.constexpr, STAGES: tl.constexpr, OWN_STEPS: tl.constexpr, DRIVE: tl.constexpr,
-    WANT_TIME: tl.constexpr, WANT_SLOPES: tl.constexpr, WANT_DRIVE: tl.constexpr,
+    STEPS: tl.constexpr, STAGES: tl.constexpr, OWN_STEPS: tl.constexpr,
+    WANT_TIME: tl.constexpr, WANT_SLOPES: tl.constexpr,
     ALONE: tl.constexpr, SPLIT: tl.constexpr, FAST: tl.constexpr,
     ROWS: tl.constexpr, ENTRIES: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr,
     AHEAD: tl.constexpr, DENSE: tl.constexpr, CROWD: tl.constexpr, DN: tl.constexpr,
@@ -105,14 +105,13 @@ def backward_kernel(
                     own = tl.load(time_steps + leg * streams + rows, mask=moving, other=1)
                 share = 1.0 / own.to(tl.float32)
                 g_dt = tl.zeros([ROWS], tl.float32)
-                stages = tl.max(own) * STAGES
+                stages = tl.load(slots + piece + 1) - tl.load(slots + piece)
                 for less in range(stages):
                     q = stages - 1 - less
                     step = q // STAGES
                     s = q % STAGES
                     going = step < own
                     h = tl.where(going, share, 0.0)
-                    begun = tl.where(going, step * share, 1.0)
                     g_k = pull_combine(g, y0, y1, y2, y3, table, s, h)
                     here = before + (slot + q) * long * (DEPTH * WS)
                     to = g_ks + (slot + q) * long * HS
@@ -169,12 +168,11 @@ def backward_kernel(
                             tl.store(to + some, g_f, mask=ours)
                         if SPLIT:
                             found += cross * 0.00048828125
-                    u = begun + tl.load(c + s) * h
                     g_y = pull_features(
                         found * power[:, None], rows, live, here,
                         grads + (slot + q) * long * (DEPTH * WS), halves, spill,
-                        inner_head, inner_tail, g_drive, piece, u, streams, HS, HP, BH, W, WS, WP,
-                        BW, BK, DEPTH, ACT, DRIVE, WANT_DRIVE, SPLIT, FAST,
+                        inner_head, inner_tail, streams, HS, HP, BH, WS, WP,
+                        BW, BK, DEPTH, ACT, SPLIT, FAST,
                     )  # fmt: skip
                     y0, y1, y2, y3 = put(g_y, s, y0, y1, y2, y3)
                     if s == 0:
@@ -211,9 +209,8 @@ def backward_kernel(
                         g_y = pull_features(
                             g_h, rows, live, before + (slot + q) * long * (DEPTH * WS),
                             grads + (slot + q) * long * (DEPTH * WS), halves, spill,
-                            inner_head, inner_tail, g_drive, piece,
-                            (q // STAGES + tl.load(c + s)) * h, streams, HS, HP, BH, W, WS, WP,
-                            BW, BK, DEPTH, ACT, DRIVE, WANT_DRIVE, SPLIT, FAST,
+                            inner_head, inner_tail, streams, HS, HP, BH, WS, WP,
+                            BW, BK, DEPTH, ACT, SPLIT, FAST,
                         )  # fmt: skip
                         y0, y1, y2, y3 = put(g_y, s, y0, y1, y2, y3)
                         if s == 0:

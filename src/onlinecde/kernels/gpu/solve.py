@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from onlinecde.kernels.capturing import launches_are_free
-from onlinecde.kernels.gpu import clusters, stage_by_stage, stage_plan
 from onlinecde.kernels.gpu.assembler import right_ptxas
-from onlinecde.kernels.gpu.clusters import Clusters, FieldSizes
+from onlinecde.kernels.gpu.drive_gradients import drive_gradients
 from onlinecde.kernels.gpu.forward_sweep import forward_kernel
+from onlinecde.kernels.gpu.hopper import clusters, stage_by_stage, stage_plan
+from onlinecde.kernels.gpu.hopper.clusters import Clusters, FieldSizes
+from onlinecde.kernels.gpu.hopper.stage_plan import Stages
 from onlinecde.kernels.gpu.launching import (
     ALONE_UP_TO,
     Shape,
@@ -33,7 +35,6 @@ from onlinecde.kernels.gpu.packing import Legs, PackedField, Table
 from onlinecde.kernels.gpu.plan import Moves, plan_moves
 from onlinecde.kernels.gpu.reverse_sweep import backward_kernel
 from onlinecde.kernels.gpu.room import streams_at_once
-from onlinecde.kernels.gpu.stage_plan import Stages
 from onlinecde.kernels.gpu.weight_gradients import Tape, weight_gradients
 
 
@@ -66,9 +67,9 @@ def forward(
     """z at one of `every` so many knots (knot, stream, hidden) from z0 (stream, hidden), and tapes to `save`.
 
     `split` computes products to 22 bits, else to 11. `moves` are the path's move lists, if they
-    were made before. Where gradients of the path will be asked for, clusters and stage by stage leave the solve
-    to the sweeps, which find them. More streams than the GPU has room for at once are taken one lot after
-    another, each with a tape of its own.
+    were made before. Where gradients of times or values will be asked for (`path_gradients`), clusters and stage
+    by stage leave the solve to the sweeps, which find them. More streams than the GPU has room for at once are
+    taken one lot after another, each with a tape of its own.
     """
     shape = shape or shape_for(field, legs, split=split)
     room = streams_at_once(field, legs, shape)
@@ -139,6 +140,7 @@ def _forward(
         field.inner_head, field.inner_tail, field.inner_bias, field.head, field.tail, field.bias,
         table.numbers, *lists_of(moves, legs), streams, legs.pieces,
         **sizes_of(field, legs, shape, table.stages, shape.columns), SAVE=save, EVERY=every,
+        DRIVE=0 if legs.drive is None else legs.drive.ndim - 2,
         **dense_of(shape.dense, legs, table), SHARES=shape.shares, AHEAD=shape.ahead,
         TOGETHER=not interpreted(), **precision_of(split, device),
         **options(shape.warps, together=not shape.alone),
@@ -200,48 +202,65 @@ def backward(
 def _backward(
     g_knots: Tensor, tape: Tape, every: int, want_time: bool, want_slopes: bool, want_drive: bool
 ) -> Gradients:
-    field, legs, shape, table = tape.field, tape.legs, tape.shape, tape.table
-    streams, device = legs.streams, g_knots.device
-    new, hidden, width = g_knots.new_empty, legs.row(field.hidden), legs.row(field.width)
+    field, legs, streams, new = tape.field, tape.legs, tape.legs.streams, g_knots.new_empty
+    hidden, width = legs.row(field.hidden), legs.row(field.width)
     g_z0 = new(streams, field.hidden)
     g_ks = new(tape.room, streams, tape.blocks.how.size("GS") if tape.blocks else hidden)
     g_most = new(streams)
     grads = new(tape.room, field.depth, streams, width)
     g_time = torch.zeros_like(legs.time) if want_time and legs.time is not None else None
     g_slopes = torch.zeros_like(legs.slopes) if want_slopes else None
-    g_drive = torch.zeros_like(legs.drive) if want_drive and legs.drive is not None else None
-    if tape.features is not None or tape.blocks:
-        # Whoever wants gradients of the path said so on the way there, which the sweeps then took.
-        assert not any((want_time, want_slopes, want_drive))
-        if tape.clusters and tape.features is not None:
-            clusters.reverse(
-                field, legs, tape.clusters, g_knots, every, tape.before, tape.features, g_z0, g_ks, g_most, grads
-            )  # fmt: skip
-        else:
-            stage_by_stage.reverse(tape, g_knots.contiguous(), every, g_z0, g_ks, g_most, grads)
-        inner, weight, bias = weight_gradients(tape, g_ks, g_most, grads)
-        return Gradients(g_z0, inner, weight, bias, None, None, None)
-    # Gradients of the path are added up by one thread block for each entry.
+    g_knots, room = g_knots.contiguous(), (g_z0, g_ks, g_most, grads)
+    if tape.features is None and not tape.blocks:
+        _sweep_back(tape, g_knots, every, *room, g_time, g_slopes)
+    else:
+        # Whoever wants gradients of times or values said so on the way there, which the sweeps then took.
+        assert g_time is None
+        assert g_slopes is None
+        reverse = stage_by_stage.reverse if tape.blocks else clusters.reverse
+        reverse(tape, g_knots, every, *room)
+    g_drive = None
+    if want_drive and legs.drive is not None:
+        g_drive = drive_gradients(field, legs, tape.table, grads)
+    inner, weight, bias = weight_gradients(tape, g_ks, g_most, grads)
+    return Gradients(g_z0, inner, weight, bias, g_time, g_slopes, g_drive)
+
+
+def _sweep_back(
+    tape: Tape,
+    g_knots: Tensor,
+    every: int,
+    g_z0: Tensor,
+    g_ks: Tensor,
+    g_most: Tensor,
+    grads: Tensor,
+    g_time: Tensor | None,
+    g_slopes: Tensor | None,
+) -> None:
+    """Fill the gradients of the states, and those of times and values where there is room given for them."""
+    field, legs, shape, table = tape.field, tape.legs, tape.shape, tape.table
+    streams, device, new = legs.streams, g_knots.device, g_knots.new_empty
+    hidden, width = legs.row(field.hidden), legs.row(field.width)
+    want_slopes = g_slopes is not None
+    # Gradients of values are added up by one thread block for each entry.
     shares = 1 if want_slopes else shape.shares_back
     dense = None if want_slopes else shape.dense_back
     parts = new(room_for(legs, shape, shares, dense.parts_of(hidden) if dense else 0), width)
     with right_ptxas():
         backward_kernel[grid_of(shape, streams)](
-            g_knots.contiguous(), g_z0, g_ks, new(streams), g_most, grads, tape.before, tape.bent,
+            g_knots, g_z0, g_ks, new(streams), g_most, grads, tape.before, tape.bent,
             _halves(streams, width, device), _halves(streams, hidden, device), parts,
             new(streams, max(hidden, width)), counter(device),
-            *(g_z0 if g is None else g for g in (g_time, g_slopes, g_drive)),
+            *(g_z0 if g is None else g for g in (g_time, g_slopes)),
             *path_of(legs, table, dense), legs.steep if dense else legs.slopes, legs.lengths, tape.slots,
             field.inner_head, field.inner_tail, field.head, field.tail, field.bias,
             table.numbers, *lists_of(tape.moves, legs), streams, legs.pieces,
             **sizes_of(field, legs, shape, table.stages, shape.columns_back), EVERY=every,
             **dense_of(dense, legs, table), BLOCK=shape.entries_back, SHARES=shares, AHEAD=2,
-            WANT_TIME=g_time is not None, WANT_SLOPES=g_slopes is not None, WANT_DRIVE=g_drive is not None,
+            WANT_TIME=g_time is not None, WANT_SLOPES=want_slopes,
             TOGETHER=not interpreted(), **precision_of(tape.split, device),
             **options(shape.warps_back, together=not shape.alone),
         )  # fmt: skip
-    inner, weight, bias = weight_gradients(tape, g_ks, g_most, grads)
-    return Gradients(g_z0, inner, weight, bias, g_time, g_slopes, g_drive)
 
 
 def _halves(streams: int, size: int, device: torch.device) -> Tensor:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from onlinecde.kernels.gpu import clusters, stage_by_stage
 from onlinecde.kernels.gpu.beside import Beside
-from onlinecde.kernels.gpu.clusters import Clusters
+from onlinecde.kernels.gpu.hopper import clusters, stage_by_stage
+from onlinecde.kernels.gpu.hopper.clusters import Clusters
+from onlinecde.kernels.gpu.hopper.stage_by_stage import Blocks
 from onlinecde.kernels.gpu.launching import Shape, nodes_of, options, precision_of, sizes_of
 from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, padded
 from onlinecde.kernels.gpu.plan import Moves
-from onlinecde.kernels.gpu.stage_by_stage import Blocks
 from onlinecde.kernels.gpu.sums import Part, Sums
 from onlinecde.kernels.gpu.weights import columns_kernel, outer_kernel
 
@@ -142,7 +142,7 @@ def _columns(tape: Tape, g_ks: Tensor, most: Tensor) -> _Columns:
 
         return _Columns(shares * cuts, fill_blocks)
     sizes = sizes_of(field, legs, shape, tape.table.stages, block)
-    for name in ("BW", "BH", "BK", "BKH", "DEPTH", "ACT", "OWN_STEPS", "DRIVE", "ROWS", "ALONE"):
+    for name in ("BW", "BH", "BK", "BKH", "DEPTH", "ACT", "OWN_STEPS", "ROWS", "ALONE"):
         del sizes[name]
     broad = legs.row(width)
     # Products wait for each other: three thread blocks on a multiprocessor, or two, fill the gaps.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from onlinecde.scale.spark.plan import model_here
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from onlinecde.streaming.identity import ServedModel
 
 EVENTS_TOGETHER = 200_000
 """Events of whole streams that are gathered before they are scored"""
@@ -123,11 +125,11 @@ def _answers(
     by_length = np.argsort(lengths, kind="stable")
     for start in range(0, len(by_length), together):
         some = by_length[start : start + together]
-        yield from _block(model, batch, some, owner, begins, lengths, clock, values)
+        yield from _block(found, batch, some, owner, begins, lengths, clock, values)
 
 
 def _block(
-    model: Any,
+    found: ServedModel,
     batch: Any,
     some: np.ndarray,
     owner: np.ndarray,
@@ -142,12 +144,13 @@ def _block(
     from onlinecde.series import SeriesBatch
     from onlinecde.solvers import SolverError
 
+    model = found.model
     spans = [slice(begins[one], begins[one] + lengths[one]) for one in some.tolist()]
     names = [batch.streams[owner[begins[one]]] for one in some.tolist()]
     try:
         static = None
         if model.static:
-            static = [_features(batch.static or {}, name, model.static) for name in names]
+            static = [_features(batch.static or {}, name, found) for name in names]
         series = SeriesBatch.from_arrays(
             [clock[span] for span in spans], [values[span] for span in spans], static, streams=names
         )
@@ -159,7 +162,7 @@ def _block(
         if len(some) > 1:
             for one in some:
                 yield from _block(
-                    model, batch, np.array([one]), owner, begins, lengths, clock, values
+                    found, batch, np.array([one]), owner, begins, lengths, clock, values
                 )
             return
         yield answer_frame(
@@ -183,8 +186,11 @@ def _block(
     )
 
 
-def _features(static: Any, name: str, wanted: int) -> np.ndarray:
-    found = np.asarray(static.get(name, ()), np.float64)
+def _features(static: Any, name: str, served: ServedModel) -> np.ndarray:
+    given, wanted = static.get(name, ()), served.model.static
+    if isinstance(given, Mapping):
+        return served.schema.encode({key: [one] for key, one in given.items()}, [name])[0][0]
+    found = np.asarray(given, np.float64)
     if found.shape != (wanted,) or not np.isfinite(found).all():
         raise ValueError(f"stream {name!r}: give {wanted} finite numbers as static features.")
     return found

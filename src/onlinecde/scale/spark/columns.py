@@ -81,13 +81,17 @@ def prepared(
         taken.append(
             (F.unix_micros(told("clock", ("timestamp",), "give a timestamp.")) / 1e6).alias("clock")
         )
-    if static is not None:
+    if static is not None and found[static].startswith(("struct<", "map<string,")):
+        # As text, whatever the types of its fields are; null fields are left out.
+        taken.append(F.to_json(F.col(f"`{static}`")).alias("static"))
+    elif static is not None:
         told("static", ("array<double>", "array<float>", "array<int>", "array<bigint>"),
-             "give an array of numbers.")  # fmt: skip
+             "give an array of numbers, or a struct or a map of raw values by name.")  # fmt: skip
         taken.append(F.col(f"`{static}`").cast("array<double>").alias("static"))
     elif features:
         raise SparkError(
-            f"the model takes {features} static features: give static=, an array column."
+            f"the model takes {features} static features: give static=, a column of structs or maps of raw "
+            "values by name, or of arrays of numbers."
         )
     return events.select(*taken)
 

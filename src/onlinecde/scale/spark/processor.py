@@ -198,9 +198,9 @@ def as_batch(events: Any) -> EventBatch:
     if "static" in events.columns:
         known = events["static"].to_numpy(object)[_firsts(of)]
         static = {
-            name: one.tolist()
+            name: one.tolist() if isinstance(one, np.ndarray) else json.loads(one)
             for name, one in zip(streams, known, strict=True)
-            if isinstance(one, np.ndarray)
+            if isinstance(one, np.ndarray | str)
         }
     if "id" in events.columns:
         ids = [one if isinstance(one, str) else None for one in events["id"].to_numpy(object)]

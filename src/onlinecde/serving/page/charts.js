@@ -35,12 +35,13 @@ const path = (points, x, y) =>
   points.map(([t, v], i) => `${i ? "L" : "M"}${x(t).toFixed(1)} ${y(v).toFixed(1)}`).join("");
 
 // Grid points and both sides of the jump at each row, in order of time.
-export function curvePoints(curve, output) {
-  const points = curve.times.map((t, i) => [t, curve.probabilities[i][output], 2]);
+export function curvePoints(curve, output, words) {
+  const between = words.followed(curve), at = words.followed(curve, "row_");
+  const points = curve.times.map((t, i) => [t, between[i], 2]);
   curve.row_times.forEach((t, i) => {
     const before = curve.row_before[i][output];
     if (before != null) points.push([t, before, 0]);
-    points.push([t, curve.row_probabilities[i][output], 1]);
+    points.push([t, at[i], 1]);
   });
   return points.sort((a, b) => a[0] - b[0] || a[2] - b[2]);
 }
@@ -55,10 +56,10 @@ export function riskChart(svg, { from, to, curve, tail, output, threshold, alarm
   const left = narrow ? 38 : EDGE.left, right = width - (narrow ? 44 : EDGE.right);
   const x = scale(from, to, left, right);
   // The window moves on with the clock while the curve is as it was asked for: what lies before is cut.
-  const solid = curvePoints(curve, output).filter(([t]) => t <= tail[0][0] + 1e-9).map(([t, v]) => [Math.max(t, from), v]);
+  const solid = curvePoints(curve, output, words).filter(([t]) => t <= tail[0][0] + 1e-9).map(([t, v]) => [Math.max(t, from), v]);
   const values = [...solid, ...tail].map((p) => p[1]).concat(threshold ?? []);
-  let low = 0, high = Math.max(...values) * 1.12;
-  if (words.probability) high = Math.min(1, Math.max(high, 0.1));
+  let low = 0, high = Math.max(...values);
+  if (words.probability) high = Math.min(1, Math.max(1.12 * high, 0.1));
   else { low = Math.min(...values); const room = 0.1 * (high - low || 1); low -= room; high += room; }
   const y = scale(low, high, bottom, top);
   const [now, risk] = tail.at(-1), nowAt = Math.max(x(now), left + 14);
@@ -77,12 +78,13 @@ export function riskChart(svg, { from, to, curve, tail, output, threshold, alarm
     draw("path", { class: "curve", d: path(solid, x, y) }, svg);
   }
   draw("path", { class: "after", d: path(tail, x, y) }, svg);
+  const seen = words.followed(curve, "row_");
   curve.row_times.forEach((t, i) => {
-    if (t >= from) draw("circle", { class: "seen-at", cx: x(t), cy: y(curve.row_probabilities[i][output]), r: narrow ? 2.2 : 3 }, svg);
+    if (t >= from) draw("circle", { class: "seen-at", cx: x(t), cy: y(seen[i]), r: narrow ? 2.2 : 3 }, svg);
   });
   for (const alarm of alarms) {
     if (alarm.time < from || alarm.time > to) continue;
-    const at = x(alarm.time), tip = y(alarm.probability) - 8;
+    const at = x(alarm.time), tip = y(words.reached(alarm)) - 8;
     draw("path", { class: alarm.acknowledged == null ? "mark" : "mark acked", d: `M${at} ${tip}l-5 -9h10z` }, svg);
   }
   draw("line", { class: "now-line", x1: x(now), x2: x(now), y1: top, y2: bottom }, svg);

@@ -38,7 +38,7 @@ function connected(ok) {
 
 async function sayAcknowledged(alarm) {
   const dialog = $("who"), name = $("who-name");
-  setText($("who-what"), `${alarm.stream}: ${words.value(alarm.probability)} at ${words.at(alarm.time)}`);
+  setText($("who-what"), `${alarm.stream}: ${words.value(words.reached(alarm))} at ${words.at(alarm.time)}`);
   name.value = store.get("by") || "";
   dialog.returnValue = "no";
   dialog.showModal();

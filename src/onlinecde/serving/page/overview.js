@@ -66,7 +66,7 @@ export class Overview {
   showRow(told) {
     let held = this.rows.get(told.stream);
     if (!held) { held = this.newRow(told.stream); this.rows.set(told.stream, held); }
-    const { about } = this.words, risk = told.probabilities[about.watched_output];
+    const { about } = this.words, risk = this.words.said(told);
     held.told = told;
     setText(held.value, risk == null ? "no answer" : this.words.value(risk));
     held.value.classList.toggle("none", risk == null);
@@ -81,7 +81,7 @@ export class Overview {
     held.age.classList.toggle("silent", silent);
     held.row.classList.toggle("alarmed", told.alarm != null);
     held.button.hidden = held.why.hidden = told.alarm == null;
-    if (told.alarm) setText(held.why, `alarm: ${this.words.value(told.alarm.probability)} at ${this.words.at(told.alarm.time)}`);
+    if (told.alarm) setText(held.why, `alarm: ${this.words.value(this.words.reached(told.alarm))} at ${this.words.at(told.alarm.time)}`);
   }
   newRow(name) {
     const { about } = this.words;

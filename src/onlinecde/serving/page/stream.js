@@ -76,7 +76,7 @@ export class StreamView {
   }
   showHead() {
     const { info } = this.told, { about } = this.words;
-    const risk = info.now.probabilities[about.watched_output];
+    const risk = this.words.said(info.now);
     setText(this.big, this.words.value(risk));
     this.big.dataset.risk = risk;
     this.big.dataset.time = info.now.time;
@@ -98,19 +98,19 @@ export class StreamView {
       const button = make("button", { class: "ack", title: "Acknowledge (a)" }, "Acknowledge");
       button.addEventListener("click", () => this.acknowledge(one));
       return make("div", { class: "banner", role: "alert" }, make("span", {},
-        make("b", {}, "Alarm. "), `${this.words.risk} reached ${this.words.value(one.probability)} at ${this.words.at(one.time)} (alarm at ${this.words.value(one.threshold)}), ${wall(one.raised)}${open.length > 1 ? `; and ${open.length - 1} earlier` : ""}.`), button);
+        make("b", {}, "Alarm. "), `${this.words.risk} reached ${this.words.value(this.words.reached(one))} at ${this.words.at(one.time)} (alarm at ${this.words.value(one.threshold)}), ${wall(one.raised)}${open.length > 1 ? `; and ${open.length - 1} earlier` : ""}.`), button);
     });
     const seen = alarms.find((one) => one.acknowledged != null);
-    if (seen && !open.length) found.push(make("div", { class: "banner seen" }, `Alarm at ${this.words.at(seen.time)} (${this.words.value(seen.probability)}) acknowledged by ${seen.by}, ${wall(seen.acknowledged)}.`));
+    if (seen && !open.length) found.push(make("div", { class: "banner seen" }, `Alarm at ${this.words.at(seen.time)} (${this.words.value(this.words.reached(seen))}) acknowledged by ${seen.by}, ${wall(seen.acknowledged)}.`));
     this.banners.replaceChildren(...found);
   }
   drawAll() {
     const { info, curve, tail, history, since } = this.told, { about } = this.words, output = about.watched_output;
     const narrow = innerWidth <= 720;
-    const end = tail.times.length ? tail.times.map((t, i) => [t, tail.probabilities[i][output]]) : [];
-    const now = [info.now.time, info.now.probabilities[output]];
+    const later = this.words.followed(tail), end = tail.times.map((t, i) => [t, later[i]]);
+    const now = [info.now.time, this.words.said(info.now)];
     const after = [...end.filter(([t]) => t < now[0]), now];
-    if (after.length === 1) after.unshift([info.last_time, info.probabilities[output]]);
+    if (after.length === 1) after.unshift([info.last_time, this.words.said(info)]);
     const to = Math.max(now[0], since + 0.25);
     this.axis = riskChart(this.svg, { from: since, to, curve, tail: after, output, threshold: about.threshold, alarms: info.alarms, words: this.words, narrow });
     this.svg.setAttribute("aria-label", `${this.words.risk} from ${this.words.at(since)} to ${this.words.at(to)}, now ${this.words.value(now[1])}`);
@@ -175,7 +175,7 @@ export class StreamView {
       const from = this.pointed > info.last_time && tail.times.length ? tail : curve;
       const near = from.times.reduce((best, t, i) => (Math.abs(t - this.pointed) < Math.abs(from.times[best] - this.pointed) ? i : best), 0);
       row = history.filter((one) => one.time <= this.pointed).at(-1);
-      text = `${this.words.at(this.pointed)}: ${this.words.value(from.probabilities[near][this.words.about.watched_output])}`;
+      text = `${this.words.at(this.pointed)}: ${this.words.value(this.words.followed(from)[near])}`;
       if (info.origin != null && this.words.about.clock_speed === 1) text += `, ${wall(info.origin + this.pointed * this.words.unitSeconds)}`;
     }
     setText(this.readout, text);

@@ -1,6 +1,5 @@
 // Numbers and times in words.
-const SECONDS = { seconds: 1, minutes: 60, hours: 3600, days: 86400 };
-const SHORT = { seconds: "s", minutes: "min", hours: "h", days: "d" };
+const SHORT = { milliseconds: "ms", seconds: "s", minutes: "min", hours: "h", days: "d" };
 
 export function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -19,11 +18,18 @@ export class Words {
   constructor(about) {
     this.about = about;
     this.probability = about.kind !== "regression";
-    this.unitSeconds = SECONDS[about.time_unit];
+    this.unitSeconds = about.unit_seconds;
     this.unit = SHORT[about.time_unit];
     const named = about.classes[about.watched_output];
+    this.watched = named;
     this.risk = about.kind === "binary" ? "Risk" : (named || (this.probability ? "Probability" : "Value"));
   }
+  // What an answer says of the watched output: a probability, or a regression's number by its name.
+  said(told) { return this.probability ? told.probabilities[this.about.watched_output] : told.predicted[this.watched]; }
+  followed(told, prefix = "") {
+    return this.probability ? told[`${prefix}probabilities`].map((one) => one[this.about.watched_output]) : told[`${prefix}predicted`][this.watched];
+  }
+  reached(alarm) { return this.probability ? alarm.probability : alarm.value; }
   value(p) {
     if (p == null) return "";
     if (!this.probability) return plain(p);

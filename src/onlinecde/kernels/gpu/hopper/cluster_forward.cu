@@ -17,9 +17,13 @@ static_assert(sizeof(Shared) <= SHARED_BYTES, "more shared memory than the host 
 
 struct Inner { u32 a[DEPTH][4][4]; float bias[DEPTH][2]; };
 
-// The inner layers of the block's streams, up to what the last layer takes in.
+// The inner layers of the block's streams, up to what the last layer takes in. `drive` is what the field
+// sees at the knot where a piece begins, with that of the knot where it ends behind it; u is the share gone.
 INLINE void features_of(half_t (&tiles)[DEPTH + 1][16 * LINE], const float (&y)[4], const Inner& inner,
-                        float* ys, float* before, long long streams, const Own& own) {
+                        const float* drive, float u, float* ys, float* before, long long streams, const Own& own) {
+  float here[4], there[4];
+  // Asked for early: they come while the first product waits for the others' states.
+  if (DRIVE) { read_own<W>(here, drive, own); read_own<W>(there, drive + streams * W, own); }
   put_states(tiles[0], y, own);
   if (SAVE) write_own<HR>(ys, y, own);
   mlp_wait();
@@ -27,6 +31,7 @@ INLINE void features_of(half_t (&tiles)[DEPTH + 1][16 * LINE], const float (&y)[
   for (int l = 0; l < DEPTH; l++) {
     float d[4];
     layer(d, inner.a[l], tiles[l], inner.bias[l][0], inner.bias[l][1], own);
+    if (DRIVE && l == 0) for (int i = 0; i < 4; i++) d[i] += here[i] + u * (there[i] - here[i]);
     if (SAVE) write_own<WR>(before + l * streams * WR, d, own);
     for (int i = 0; i < 4; i++) d[i] = activate(d[i]);
     put_states(tiles[l + 1], d, own);
@@ -42,7 +47,7 @@ INLINE void keep_features(half_t* bent, const half_t* tile, int first, int last)
 
 extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(256, 1) cluster_forward(
     float* knots, const float* z0, float* ys, float* before, half_t* bent,
-    const float* time, const float* slopes, const int* lengths,
+    const float* time, const float* slopes, const int* lengths, const float* drive,
     const half_t* inner_head, const float* inner_bias, const half_t* head, const float* bias,
     int streams, int pieces, int every) {
   extern __shared__ __align__(128) unsigned char memory[];
@@ -95,6 +100,7 @@ extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(256, 1) c
   for (int piece = 0; piece < last_piece; piece++) {
     const int leg = piece / 2;
     const long long slot = SAVE ? (long long)piece * TOTAL : 0;
+    const float* seen = drive + piece * many * W;
     if (piece % 2 == 0) {
       copies_end();
       __syncthreads();
@@ -112,7 +118,8 @@ extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(256, 1) c
             const long long here = SAVE ? slot + step * STAGES + s : 0;
             float y[4], d[4];
             combine(y, z, k, table_a[s]);
-            features_of(shared.tiles, y, inner, ys + here * many * HR, before + here * many * (DEPTH * WR), many, own);
+            features_of(shared.tiles, y, inner, seen, step * (1.f / STEPS) + table_c[s], ys + here * many * HR,
+                        before + here * many * (DEPTH * WR), many, own);
             mlp_wait();
             keep_features(bent + here * many * SIDE, shared.tiles[DEPTH], first, cluster_last);
             layer(d, time_column, shared.tiles[DEPTH], time_bias[0], time_bias[1], own);
@@ -131,7 +138,8 @@ extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(256, 1) c
         if (own.works) {
           float y[4];
           combine(y, z, k, table_a[s]);
-          features_of(shared.tiles, y, inner, ys + here * many * HR, before + here * many * (DEPTH * WR), many, own);
+          features_of(shared.tiles, y, inner, seen, q / STAGES * (1.f / STEPS) + table_c[s], ys + here * many * HR,
+                      before + here * many * (DEPTH * WR), many, own);
         }
         __syncthreads();
         if (q == 0) {

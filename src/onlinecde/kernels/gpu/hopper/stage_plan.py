@@ -10,8 +10,8 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from onlinecde.kernels.gpu import compiling
-from onlinecde.kernels.gpu.clusters import ACTIVATIONS, FieldSizes
+from onlinecde.kernels.gpu.hopper import compiling
+from onlinecde.kernels.gpu.hopper.clusters import ACTIVATIONS, FieldSizes
 from onlinecde.kernels.gpu.launching import groups_for
 from onlinecde.kernels.gpu.packing import Legs, Table, padded
 

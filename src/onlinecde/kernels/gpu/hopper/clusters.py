@@ -12,14 +12,17 @@ import os
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from onlinecde.kernels.gpu import compiling
+from onlinecde.kernels.gpu.hopper import compiling
 from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, padded, row
+
+if TYPE_CHECKING:
+    from onlinecde.kernels.gpu.weight_gradients import Tape
 
 SWITCH = "ONLINECDE_CLUSTERS"
 """Set to 0 in the environment, it leaves these kernels out."""
@@ -92,8 +95,6 @@ def not_covered(field: FieldSizes, legs: Legs) -> str | None:
     """What of a solve the cluster kernels do not know, or None."""
     if not legs.rectilinear:
         return "the path is not rectilinear"
-    if legs.drive is not None:
-        return "the field sees the path"
     if legs.time_steps is not None:
         return "time legs have steps of their own"
     if max(field.hidden, field.width) > SIDE or field.depth > MOST_DEPTH:
@@ -151,8 +152,8 @@ def clusters_for(field: FieldSizes, legs: Legs, table: Table, at_once: int) -> C
     sizes = block_streams_for(legs.values, legs.parts)
     enough = [n for n in sizes if -(-legs.streams // (BLOCKS * n)) <= at_once]
     block_streams = enough[0] if enough else sizes[-1]
-    lines = [table.rows[4 * line : 4 * line + 4] for line in range(5)]
-    *a, b = ["{" + ", ".join(_number(x / legs.steps) for x in line) + "}" for line in lines]
+    lines = [table.rows[4 * line : 4 * line + 4] for line in range(6)]
+    *a, b, c = ["{" + ", ".join(_number(x / legs.steps) for x in line) + "}" for line in lines]
     defines = {
         "H": field.hidden,
         "W": field.width,
@@ -163,6 +164,7 @@ def clusters_for(field: FieldSizes, legs: Legs, table: Table, at_once: int) -> C
         "DEPTH": field.depth,
         "ACT": ACTIVATIONS[field.activation],
         "TANH": int(field.final == "tanh"),
+        "DRIVE": int(legs.drive is not None),
         "VALUES": legs.values,
         "PARTS": legs.parts,
         "STEPS": legs.steps,
@@ -170,6 +172,7 @@ def clusters_for(field: FieldSizes, legs: Legs, table: Table, at_once: int) -> C
         "BLOCK_STREAMS": block_streams,
         "TABLE_A": "{" + ", ".join(a) + "}",
         "TABLE_B": b,
+        "TABLE_C": c,
     }
     return Clusters(block_streams, tuple((name, str(value)) for name, value in defines.items()))
 
@@ -214,11 +217,12 @@ def forward(
     Returns the features in halves, (slot, stream, 64).
     """
     assert legs.time is not None
+    drive = legs.time if legs.drive is None else legs.drive
     bent = z0.new_empty(ys.shape[0], legs.streams, SIDE, dtype=torch.float16)
     launch(
         "forward", how, save, how.blocks(legs.streams),
         (
-            knots, z0.contiguous(), ys, before, bent, legs.time, legs.slopes, legs.lengths,
+            knots, z0.contiguous(), ys, before, bent, legs.time, legs.slopes, legs.lengths, drive,
             field.inner_head, field.inner_bias, field.head, field.bias, legs.streams, legs.pieces,
             every,
         ),
@@ -227,13 +231,9 @@ def forward(
 
 
 def reverse(
-    field: PackedField,
-    legs: Legs,
-    how: Clusters,
+    tape: Tape,
     g_knots: Tensor,
     every: int,
-    before: Tensor,
-    bent: Tensor,
     g_z0: Tensor,
     g_ks: Tensor,
     g_most: Tensor,
@@ -243,11 +243,14 @@ def reverse(
 
     `g_knots` are gradients at one of `every` so many knots.
     """
+    field, legs, clusters, features = tape.field, tape.legs, tape.clusters, tape.features
     assert legs.time is not None
+    assert clusters is not None
+    assert features is not None
     launch(
-        "reverse", how, True, how.blocks(legs.streams),
+        "reverse", clusters, True, clusters.blocks(legs.streams),
         (
-            g_knots.contiguous(), g_z0, g_ks, g_most, grads, before, bent,
+            g_knots, g_z0, g_ks, g_most, grads, tape.before, features,
             legs.time, legs.slopes, legs.lengths,
             field.inner_head, field.head, field.bias, legs.streams, legs.pieces, every,
         ),

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from onlinecde.kernels.gpu import stage_plan
+from onlinecde.kernels.gpu.hopper import stage_plan
+from onlinecde.kernels.gpu.hopper.stage_plan import LAYER_STREAMS, Stages
 from onlinecde.kernels.gpu.packing import PackedField, padded
-from onlinecde.kernels.gpu.stage_plan import LAYER_STREAMS, Stages
 
 if TYPE_CHECKING:
     from onlinecde.kernels.gpu.weight_gradients import Tape

@@ -77,7 +77,7 @@ def kernel(
 
 def source_of(sources: tuple[str, ...], defines: tuple[tuple[str, str], ...]) -> str:
     """The files in their order, with the sizes they are compiled for before them."""
-    folder = files("onlinecde.kernels.gpu")
+    folder = files("onlinecde.kernels.gpu.hopper")
     head = "".join(f"#define {name} {value}\n" for name, value in defines)
     return head + "\n".join((folder / name).read_text() for name in sources)
 

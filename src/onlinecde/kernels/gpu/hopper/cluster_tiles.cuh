@@ -5,8 +5,8 @@
 // the last layer stay on chip; on value legs it computes those for all streams of the cluster.
 //
 // Defined by the host: H, W (hidden, width), HP, WP (as the weights are padded), HR, WR (numbers in a
-// row of the tape), DEPTH, ACT, TANH,
-// VALUES, PARTS, STEPS, STAGES, BLOCK_STREAMS, SAVE, and the tableau as TABLE_A, TABLE_B.
+// row of the tape), DEPTH, ACT, TANH, DRIVE (whether the field sees the path), VALUES, PARTS, STEPS,
+// STAGES, BLOCK_STREAMS, SAVE, and the tableau as TABLE_A, TABLE_B, TABLE_C.
 
 constexpr int BLOCKS = 8, THREADS = 256, WARPS = 8;
 constexpr int SIDE = 64;                       // hidden units and widths, padded
@@ -24,6 +24,7 @@ static_assert(BLOCK_STREAMS <= 16 && H <= SIDE && W <= SIDE && SLOTS <= 240, "do
 // Coefficients are already multiplied by the size of a step.
 __device__ constexpr float table_a[4][4] = TABLE_A;
 __device__ constexpr float table_b[4] = TABLE_B;
+__device__ constexpr float table_c[4] = TABLE_C;
 
 INLINE float activate(float x) {
   if (ACT == 0) return x < 0.f ? 0.f : x;
