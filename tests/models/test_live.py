@@ -236,3 +236,26 @@ def test_a_gap_of_too_many_steps_is_an_error_that_names_it(kind):
             model.observe(state, [0.0, 3.6e12], [[1.0], [1.0]])
         with pytest.raises(oc.SolverError, match=message):
             model.predict(state, [0.0, 3.6e12])
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_what_a_field_sees_of_the_path_has_the_same_bits_alone_and_in_company(bounded, rng):
+    torch.manual_seed(int(rng.integers(1000)))
+    model = oc.NeuralCDE(
+        4, 7, 9, activation="silu", field_sees_path=True, readout_sees_path=True, bounded=bounded
+    )
+    model.eval()
+    rows = torch.from_numpy(rng.normal(0, 1, (6, 70, 4))).float()
+    rows[torch.from_numpy(rng.random(rows.shape) < 0.5)] = torch.nan
+
+    def follow(streams):
+        state = model.init_state(len(streams))
+        for t, row in enumerate(rows):
+            state = model.observe(state, float(t), row[streams])
+        return state.z, live.ahead(model, state, 7.5)
+
+    with torch.no_grad():
+        together = follow(range(70))
+        for few in ([5], [5, 6], range(3, 17), range(5, 70)):
+            for whole, part in zip(together, follow(list(few)), strict=True):
+                assert torch.equal(whole[list(few)], part)

@@ -67,9 +67,14 @@ class _Compiled:
     path_weight: np.ndarray | None
     dtype: np.dtype[Any]
 
-    def seen(self, x: np.ndarray) -> np.ndarray:
-        """X (..., path channel) as the field sees it."""
-        return self.encoding.seen(torch.from_numpy(x)).numpy() if self.encoding.bounded else x
+    def drive(self, x: np.ndarray) -> np.ndarray:
+        """What the field sees of X (stream, knot, path channel), (knot, stream, width).
+
+        A product for each stream: one for all of them would round by how many there are.
+        """
+        assert self.path_weight is not None
+        seen = self.encoding.seen(torch.from_numpy(x)).numpy() if self.encoding.bounded else x
+        return np.matmul(seen, self.path_weight).transpose(1, 0, 2)
 
     def is_current(self, model: NeuralCDE) -> bool:
         """Whether nothing it was made from was changed or replaced."""
@@ -248,7 +253,7 @@ def _observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | No
     if fast.path_weight is not None:
         between = plan.old.copy()
         between[:, 0] = plan.new[:, 0]
-        drive = fast.seen(np.stack([plan.old, between, plan.new])) @ fast.path_weight
+        drive = fast.drive(np.stack([plan.old, between, plan.new], 1))
     time_steps = _time_leg_steps(model, clock, since)
     if time_steps is None:
         return None
@@ -313,7 +318,7 @@ def ahead(model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
         here = model.row(state.time, state.values, state.counts).numpy()
         there = here.copy()
         there[:, 0] = now
-        drive = fast.seen(np.stack([here, there])) @ fast.path_weight
+        drive = fast.drive(np.stack([here, there], 1))
     z = advance_time(
         fast.field,
         fast.table,
