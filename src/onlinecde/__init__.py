@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from onlinecde.controls import Encoding, Measurability, recommend
     from onlinecde.models import GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE
     from onlinecde.series import Schema, SchemaWarning, SeriesBatch, SeriesError
-    from onlinecde.solvers import MLPVectorField, SolverError, VectorField, solve
+    from onlinecde.solvers import MLPVectorField, Solver, SolverError, VectorField, solve
     from onlinecde.training import evaluate, fit
 
 _HOMES = {
@@ -34,6 +34,7 @@ _HOMES = {
     "SchemaWarning": "series",
     "SeriesBatch": "series",
     "SeriesError": "series",
+    "Solver": "solvers",
     "SolverError": "solvers",
     "VectorField": "solvers",
     "evaluate": "training",
@@ -70,6 +71,7 @@ __all__ = [
     "SchemaWarning",
     "SeriesBatch",
     "SeriesError",
+    "Solver",
     "SolverError",
     "VectorField",
     "__version__",

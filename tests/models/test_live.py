@@ -9,7 +9,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 import onlinecde as oc
 from onlinecde.controls import Encoding
 from onlinecde.models import StateError, live
-from onlinecde.solvers import integrator
+from onlinecde.solvers import Solver
 
 VARIANTS = [
     {},
@@ -131,7 +131,7 @@ def counted(model):
 
 
 def other_steps(model):
-    model.integrator = integrator("euler")
+    model.solver = Solver("euler")
 
 
 def other_counts(model):

@@ -172,8 +172,8 @@ def test_a_model_that_load_would_make_another_is_not_saved(change, tmp_path):
 
 def test_nor_is_one_whose_settings_were_changed_or_whose_name_is_taken(tmp_path):
     model, _ = made()
-    model.integrator = oc.solvers.integrator("euler")
-    with pytest.raises(ArtifactError, match=r"the model has integrator = .*: load would lose that"):
+    model.solver = oc.solvers.Solver("euler")
+    with pytest.raises(ArtifactError, match=r"the model has solver = .*: load would lose that"):
         oc.save(model, tmp_path / "model")
     model, _ = made()
     model.field = oc.MLPVectorField(3, 5, 6, activation="relu").double()

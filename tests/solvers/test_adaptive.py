@@ -5,7 +5,7 @@ import torch
 from solver_problems import SCHEMES, D, build, mlp, random_batch, scipy_rows, start
 
 from onlinecde import SeriesBatch, SolverError, solve
-from onlinecde.solvers import TABLEAUS, integrator
+from onlinecde.solvers import TABLEAUS, Solver
 
 EMBEDDED = ("heun", "bosh3", "dopri5", "tsit5")
 LOOSE = {"method": "dopri5", "rtol": 1e-3, "atol": 1e-3}
@@ -298,7 +298,7 @@ REFUSED = [
 @pytest.mark.parametrize(("settings", "message"), REFUSED)
 def test_settings_that_cannot_be_meant_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        integrator("dopri5", **settings)
+        Solver("dopri5", **settings)
 
 
 @pytest.mark.parametrize("method", sorted(set(TABLEAUS) - set(EMBEDDED)))
@@ -306,4 +306,4 @@ def test_methods_without_an_error_estimate_refuse_tolerances(method):
     with pytest.raises(
         ValueError, match=rf"{method} has no error estimate.*heun, bosh3, dopri5 or tsit5"
     ):
-        integrator(method, rtol=1e-3, atol=1e-3)
+        Solver(method, rtol=1e-3, atol=1e-3)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from onlinecde.artifacts.folders import ArtifactError, check_target, identity, read_file, write
 from onlinecde.models import MODELS, OnlineModel
 from onlinecde.series import Schema, SeriesError
-from onlinecde.solvers import Integrator
+from onlinecde.solvers import Solver
 from onlinecde.solvers.fields import has_hooks
 from onlinecde.version import __version__
 
@@ -308,7 +308,7 @@ def _difference(module: nn.Module | None, rebuilt: nn.Module | None) -> str | No
     return None
 
 
-_PLAIN = (bool, int, float, str, type(None), Integrator)
+_PLAIN = (bool, int, float, str, type(None), Solver)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from onlinecde.experiments.samples import sample_task
 from onlinecde.experiments.slips import SlippedCDE, slipped_model, slipped_task
 from onlinecde.files import replace_file
 from onlinecde.models import NeuralCDE, OnlineModel
-from onlinecde.solvers import counting_evaluations, integrator
+from onlinecde.solvers import Solver, counting_evaluations
 from onlinecde.training import FitSettings, fit, read_log
 from onlinecde.training.base_rates import start_at_base_rate
 from onlinecde.training.batches import seed_for
@@ -182,14 +182,14 @@ def _evaluations(cell: Cell, model: OnlineModel, task: Task) -> int | None:
     """Evaluations of the adaptive solver in one epoch's forward passes of the trained model."""
     if cell.counted_by is None or not isinstance(model, NeuralCDE):
         return None
-    trained = model.integrator
-    model.integrator = integrator(**cell.counted_by)
+    trained = model.solver
+    model.solver = Solver(**cell.counted_by)
     try:
         with counting_evaluations() as count:
             for split in ("train", "validation"):
                 predict_task(model, task.split(split)[0], task.per, batch_size=1024)
     finally:
-        model.integrator = trained
+        model.solver = trained
     return count.total
 
 

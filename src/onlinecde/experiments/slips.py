@@ -67,7 +67,7 @@ class SlippedCDE(NeuralCDE):
         self.config |= {"slips": slips, "longest": longest}
         if "padding" in self.slips and self.control != "natural_cubic":
             raise ValueError("the slip 'padding' is one of the natural cubic control.")
-        how = self.integrator
+        how = self.solver
         if "left slope" in self.slips and (how.table.name, how.steps, how.max_step) != (
             "rk4",
             1,
@@ -96,7 +96,7 @@ class SlippedCDE(NeuralCDE):
             z = knots[-1] if final else knots[:: path.pieces_per_row].transpose(0, 1)
         else:
             ask = "end" if final else "rows"
-            z = solve_with(self.integrator, path, self.field, z0, outputs=ask).z
+            z = solve_with(self.solver, path, self.field, z0, outputs=ask).z
         stamps, rows = self.stamps(batch), batch.times.shape[1]
         if final:
             stamps = None if stamps is None else stamps[:, -1]
@@ -130,7 +130,7 @@ class SlippedCDE(NeuralCDE):
         def where(place: int, s: float) -> str:
             return f"stream {path.streams[int(order[place])]!r} at knot {s:g}"
 
-        done = self.integrator.run(chain, self.field, z0[order], where)
+        done = self.solver.run(chain, self.field, z0[order], where)
         note_evaluations(done.nfe)
         return done.z[:, torch.argsort(order)]
 

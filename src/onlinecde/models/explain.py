@@ -92,7 +92,7 @@ def explain_path(
 ) -> Explanation:
     """Contributions along a whole path; `stamps` as the model gives them for the batch."""
     _check(model)
-    how = model.integrator
+    how = model.solver
     field = model.vector_field
     laid = chain(path, field, how.steps, how.max_step)
     zs = solve_with(how, path, field, z0, outputs="knots").z.transpose(0, 1)[:, laid.order]
@@ -237,7 +237,7 @@ def _by_channel(laid: Chain, piece: int, seen: Tensor) -> Tensor:
 
 
 def _check(model: NeuralCDE) -> None:
-    if model.integrator.tolerance is not None:
+    if model.solver.tolerance is not None:
         raise ValueError("attribution follows fixed steps: build the model without rtol and atol.")
 
 
@@ -253,7 +253,7 @@ def _fold(model: NeuralCDE, added: Tensor) -> tuple[Tensor, Tensor]:
 
 def _parts(model: NeuralCDE, laid: Chain, piece: int, z: Tensor) -> Tensor:
     """What each moved channel adds to z on a piece, (stream, moved, hidden)."""
-    table, field = model.integrator.table, model.vector_field
+    table, field = model.solver.table, model.vector_field
     data, drive, channels = piece_data(laid, piece), piece_drive(laid, piece), laid.moved(piece)
     columns: list[Tensor] = []
 

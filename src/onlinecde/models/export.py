@@ -30,7 +30,7 @@ def export_online(model: NeuralCDE) -> OnlinePrograms:
     >>> programs = export_online(NeuralCDE(channels=2, hidden=4, width=4))  # doctest: +SKIP
     >>> torch.export.save(programs.observe, "observe.pt2")  # doctest: +SKIP
     """
-    if model.integrator.max_step is not None or model.integrator.tolerance is not None:
+    if model.solver.max_step is not None or model.solver.tolerance is not None:
         raise ValueError(
             "an exported step has a fixed number of steps: build the model with `steps`, without "
             "max_step, rtol and atol."

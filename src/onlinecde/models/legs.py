@@ -123,9 +123,9 @@ def piece(
 
 
 def _time_steps(model: NeuralCDE, since: Tensor, clock: Tensor) -> Tensor | None:
-    if model.integrator.max_step is None:
+    if model.solver.max_step is None:
         return None
-    return steps_for(clock - since, model.integrator.max_step, range(len(clock)))[None]
+    return steps_for(clock - since, model.solver.max_step, range(len(clock)))[None]
 
 
 def _chain(model: NeuralCDE, z: Tensor, pieces: int, **parts: Any) -> Chain:
@@ -136,8 +136,8 @@ def _chain(model: NeuralCDE, z: Tensor, pieces: int, **parts: Any) -> Chain:
         lengths=torch.full((many,), pieces, device=z.device),
         active=[many] * pieces,
         counts=model.counts,
-        steps=model.integrator.steps,
-        max_step=model.integrator.max_step,
+        steps=model.solver.steps,
+        max_step=model.solver.max_step,
         **parts,
     )
 
@@ -146,4 +146,4 @@ def _run(model: NeuralCDE, chain: Chain, z: Tensor, clock: Tensor) -> Tensor:
     def where(place: int, s: float) -> str:
         return f"stream {place} at time {float(clock[place]):g}"
 
-    return model.integrator.run(chain, model.vector_field, z, where).z
+    return model.solver.run(chain, model.vector_field, z, where).z

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from onlinecde.kernels.cpu import Tableau as KernelTableau
     from onlinecde.kernels.cpu.observation import Scaling
     from onlinecde.models.neural_cde import CDEState, NeuralCDE
-    from onlinecde.solvers import Integrator
+    from onlinecde.solvers import Solver
 
 
 Place = tuple[dict[str, Any], str, Any]
@@ -78,9 +78,7 @@ class _Compiled:
 
     def is_current(self, model: NeuralCDE) -> bool:
         """Whether nothing it was made from was changed or replaced."""
-        if self.step is not _last_step or self.settings != _settings(
-            model.integrator, self.encoding
-        ):
+        if self.step is not _last_step or self.settings != _settings(model.solver, self.encoding):
             return False
         if self.sizes != tuple(map(len, self.dictionaries)):
             return False
@@ -95,7 +93,7 @@ class _Compiled:
         return True
 
 
-def _settings(how: Integrator, encoding: Encoding) -> tuple[Any, ...]:
+def _settings(how: Solver, encoding: Encoding) -> tuple[Any, ...]:
     """What `_compile` reads besides tensors."""
     own = ("gain", "clip", "count_scale", "count_gain", "bounded")
     return (how, *(getattr(encoding, name) for name in own))
@@ -130,7 +128,7 @@ def _fast(model: NeuralCDE) -> _Compiled | None:
     back, through `parameter.data`, those of a whole tensor are noticed; that of a few of its numbers
     may not be.
     """
-    how = model.integrator
+    how = model.solver
     if (
         torch.is_grad_enabled()
         or model.control != "rectilinear"
@@ -168,11 +166,11 @@ def _compile(model: NeuralCDE) -> _Compiled:
         watched=tuple(_watch(*held) for held in things if isinstance(held[2], Tensor)),
         dictionaries=tuple(dictionaries),
         sizes=tuple(map(len, dictionaries)),
-        settings=_settings(model.integrator, encoding),
+        settings=_settings(model.solver, encoding),
         encoding=encoding,
         step=step,
         field=packed,
-        table=kernel_tableau(model.integrator.table, packed.dtype),
+        table=kernel_tableau(model.solver.table, packed.dtype),
         scaling=Scaling(
             float(encoding.time_shift),
             float(encoding.time_scale),
@@ -267,7 +265,7 @@ def _observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | No
         plan.dx,
         time_steps=time_steps,
         drive=drive,
-        steps=model.integrator.steps,
+        steps=model.solver.steps,
         threads=_threads(streams),
     )
     if plan.first.any():
@@ -338,7 +336,7 @@ def _cells(given: Any, what: str) -> np.ndarray:
 
 def _time_leg_steps(model: NeuralCDE, clock: np.ndarray, since: np.ndarray) -> np.ndarray | None:
     """Steps (stream,) on each time leg, as the kernels want them; None where they are too many."""
-    how = model.integrator
+    how = model.solver
     if how.max_step is not None:
         return leg_steps(clock - since, how.max_step)
     return ONE_EACH if how.steps == 1 else np.full(clock.shape, how.steps, np.int32)

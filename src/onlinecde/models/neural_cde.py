@@ -35,7 +35,7 @@ from onlinecde.models.explain import (
 from onlinecde.models.heads import Head, Kind
 from onlinecde.models.steps import Steps
 from onlinecde.series import SeriesBatch
-from onlinecde.solvers import MLPVectorField, VectorField, integrator, solve_with
+from onlinecde.solvers import MLPVectorField, Solver, VectorField, solve_with
 from onlinecde.solvers.fields import Activation, as_field, is_linear
 
 Control = Literal["rectilinear", "hermite", "linear", "natural_cubic"]
@@ -217,7 +217,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         )
         told = v if self.encoding.ramps is None else self.encoding.ramps.inputs
         self.steps = Steps(told, readout_steps) if readout_steps else None
-        self.integrator = integrator(
+        self.solver = Solver(
             method,
             steps=steps,
             max_step=max_step,
@@ -314,20 +314,20 @@ class NeuralCDE(OnlineModel[CDEState]):
         if final or at is None:
             view = self.view(path.rows, path.times, stamps)
             if final:
-                z = solve_with(self.integrator, path, field, z0, outputs="end").z
+                z = solve_with(self.solver, path, field, z0, outputs="end").z
                 return self.read(z, None if view is None else view[:, -1])
-            z = solve_with(self.integrator, path, field, z0).z
+            z = solve_with(self.solver, path, field, z0).z
             return self._read_rows(z, view, path.lengths)
         clock = query_times(at, len(batch), path.times.device)
         row = rows_at(path.times, path.lengths, clock, path.streams)
         x = _pick(path.rows, row)
         stamps = None if stamps is None else _pick(stamps, row)
         if isinstance(path, RectilinearPath):
-            z = solve_with(self.integrator, path, field, z0, at=clock).z
+            z = solve_with(self.solver, path, field, z0, at=clock).z
             x = torch.cat([path.scale_time(clock)[:, :, None].to(x), x[:, :, 1:]], 2)
             return self.read(z, self.view(x, clock, stamps))
         # Between rows the next one is not known yet: what was said after the last row stands.
-        z = _pick(solve_with(self.integrator, path, field, z0).z, row)
+        z = _pick(solve_with(self.solver, path, field, z0).z, row)
         return self.read(z, self.view(x, path.times.gather(1, row), stamps))
 
     def stamps(self, batch: SeriesBatch) -> Tensor | None:

@@ -17,7 +17,7 @@ from onlinecde.solvers import MLPVectorField
 from onlinecde.solvers.chain import Chain, steps_for
 from onlinecde.solvers.counting import note_evaluations
 from onlinecde.solvers.fields import Activation, as_field, has_hooks, not_plain
-from onlinecde.solvers.integrator import check_finite, integrator
+from onlinecde.solvers.solver import Solver, check_finite
 
 
 class ODERNN(RecurrentModel):
@@ -68,7 +68,7 @@ class ODERNN(RecurrentModel):
         )
         self.field = MLPVectorField(hidden, 1, width, depth, activation, final="identity")
         self.cell = nn.GRUCell(2 * channels, hidden)
-        self.integrator = integrator(
+        self.solver = Solver(
             method,
             steps=steps,
             max_step=max_step,
@@ -105,7 +105,7 @@ class ODERNN(RecurrentModel):
 
     def legs_alike(self) -> str | None:
         """Why legs do not all take the same steps with exact gradients in code of our choice; None: they do."""
-        how = self.integrator
+        how = self.solver
         if how.tolerance is not None or how.max_step is not None:
             return "the number of steps depends on the data"
         if how.gradient != "exact":
@@ -122,7 +122,7 @@ class ODERNN(RecurrentModel):
 
     def _by_rows(self, seen: Tensor, clock: Tensor, h0: Tensor, streams: Sequence[Any]) -> Tensor:
         """`trajectory` in one go."""
-        how = self.integrator
+        how = self.solver
         gaps = self.scale_gap(clock.diff(dim=0, prepend=clock[:1])).to(h0.dtype)
         after, before = ode_recurrence(seen, gaps, h0, self.cell, self.field, how.table, how.steps)
 
@@ -141,7 +141,7 @@ class ODERNN(RecurrentModel):
 
     def _go_on(self, h: Tensor, since: Tensor, clock: Tensor, streams: Sequence[Any]) -> Tensor:
         """h (stream, hidden) after the time leg from `since` to `clock` (stream,)."""
-        how, many = self.integrator, h.shape[0]
+        how, many = self.solver, h.shape[0]
         gaps = clock - since
         time_steps = None
         if how.max_step is not None:

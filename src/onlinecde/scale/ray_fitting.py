@@ -235,7 +235,7 @@ def _plain(error: Exception) -> Exception:
 
 
 def _check_divisible(model: OnlineModel) -> None:
-    tolerance = getattr(getattr(model, "integrator", None), "tolerance", None)
+    tolerance = getattr(getattr(model, "solver", None), "tolerance", None)
     if tolerance is not None and tolerance.joint:
         raise FitError(
             "step_control is 'batch': the streams of a batch share their steps, so it cannot be cut "

@@ -3,21 +3,20 @@
 from onlinecde.solvers.counting import counting_evaluations
 from onlinecde.solvers.errors import SolverError
 from onlinecde.solvers.fields import MatrixField, MLPVectorField, VectorField
-from onlinecde.solvers.integrator import Integrator, Solution, integrator
 from onlinecde.solvers.solve import solve, solve_with
+from onlinecde.solvers.solver import Solution, Solver
 from onlinecde.solvers.tableau import TABLEAUS, Tableau
 
 __all__ = [
     "TABLEAUS",
-    "Integrator",
     "MLPVectorField",
     "MatrixField",
     "Solution",
+    "Solver",
     "SolverError",
     "Tableau",
     "VectorField",
     "counting_evaluations",
-    "integrator",
     "solve",
     "solve_with",
 ]

@@ -1,4 +1,4 @@
-"""A path as the integrator takes it: tensors with the piece first, longest streams first."""
+"""A path as the solver takes it: tensors with the piece first, longest streams first."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def chain(
     steps: int = 1,
     max_step: float | None = None,
 ) -> Chain:
-    """Lay a path out for the integrator, up to the end of its longest stream.
+    """Lay a path out for the solver, up to the end of its longest stream.
 
     Without a field there is no `drive`: who wants one finds it by `drive_of`.
     """

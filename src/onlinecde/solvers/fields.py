@@ -1,4 +1,4 @@
-"""Vector fields: the contract the integrator relies on, and the paper's MLP."""
+"""Vector fields: the contract the solver relies on, and the paper's MLP."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

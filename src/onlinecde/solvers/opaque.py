@@ -1,4 +1,4 @@
-"""`Integrator.run` as `torch.compile` sees it: one call, not hundreds of unrolled stages."""
+"""`Solver.run` as `torch.compile` sees it: one call, not hundreds of unrolled stages."""
 
 from collections.abc import Callable
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 from onlinecde.solvers.chain import Chain
 from onlinecde.solvers.fields import VectorField
-from onlinecde.solvers.integrator import Integrator, Solution
+from onlinecde.solvers.solver import Solution, Solver
 
 
 @torch.compiler.disable
 def run(
-    how: Integrator,
+    how: Solver,
     chain: Chain,
     field: VectorField,
     z0: Tensor,

@@ -14,14 +14,13 @@ from onlinecde.controls.path import query_times, rows_at
 from onlinecde.solvers.chain import Chain, chain, steps_for
 from onlinecde.solvers.counting import note_evaluations
 from onlinecde.solvers.fields import VectorField, as_field
-from onlinecde.solvers.integrator import (
+from onlinecde.solvers.solver import (
     Backend,
     Gradient,
-    Integrator,
     Precision,
     Solution,
+    Solver,
     StepControl,
-    integrator,
 )
 
 Outputs = Literal["rows", "end", "knots"]
@@ -67,7 +66,7 @@ def solve(
         SolverError: a state is no longer finite, or `max_steps` did not suffice; it names the
             stream and the time.
     """
-    how = integrator(
+    solver = Solver(
         method,
         steps=steps,
         max_step=max_step,
@@ -79,11 +78,11 @@ def solve(
         backend=backend,
         precision=precision,
     )
-    return solve_with(how, path, field, z0, outputs=outputs, at=at)
+    return solve_with(solver, path, field, z0, outputs=outputs, at=at)
 
 
 def solve_with(
-    how: Integrator,
+    solver: Solver,
     path: Path,
     field: VectorField | Callable[[Tensor], Tensor],
     z0: Tensor,
@@ -110,15 +109,15 @@ def solve_with(
             f"z0 is {z0.dtype} and the path {path.rows.dtype}: give both the same dtype."
         )
     field = as_field(field, z0.shape[1], path.channels)
-    laid = chain(path, field, how.steps, how.max_step)
+    laid = chain(path, field, solver.steps, solver.max_step)
 
     def where(place: int, s: float) -> str:
         stream = int(laid.order[place])
         return f"stream {path.streams[stream]!r} at time {float(path.time_of_s(s)[stream, 0]):g}"
 
     # The adjoint starts anew from z at every knot, so it needs them all.
-    across = path.smooth and outputs == "end" and at is None and how.gradient != "adjoint"
-    done = how.run(laid, field, z0[laid.order], where, across)
+    across = path.smooth and outputs == "end" and at is None and solver.gradient != "adjoint"
+    done = solver.run(laid, field, z0[laid.order], where, across)
     inverse = torch.argsort(laid.order)
     knots = done.z[:, inverse]
     if laid.pieces < path.pieces:
@@ -129,7 +128,7 @@ def solve_with(
     )
     note_evaluations(done.nfe)
     if at is not None:
-        return _at_times(how, path, field, laid, knots, done, at)
+        return _at_times(solver, path, field, laid, knots, done, at)
     if outputs == "end":
         return replace(done, z=knots[-1])
     every = path.pieces_per_row if outputs == "rows" else 1
@@ -137,7 +136,7 @@ def solve_with(
 
 
 def _at_times(
-    how: Integrator,
+    solver: Solver,
     path: Path,
     field: VectorField,
     laid: Chain,
@@ -157,7 +156,7 @@ def _at_times(
         asked = divmod(place, clock.shape[1])
         return f"stream {path.streams[asked[0]]!r} at time {float(clock[asked]):g}"
 
-    found = how.run(ahead, field, start, where)
+    found = solver.run(ahead, field, start, where)
     note_evaluations(found.nfe)
     return replace(
         done,

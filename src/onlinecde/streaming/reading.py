@@ -154,11 +154,7 @@ def explain(
 ) -> Generator[None, None, list[RowExplanation]]:
     """Contributions of the newest rows; a generator like `curve`."""
     model = following.model
-    if (
-        not isinstance(model, NeuralCDE)
-        or model.control != "rectilinear"
-        or model.integrator.tolerance
-    ):
+    if not isinstance(model, NeuralCDE) or model.control != "rectilinear" or model.solver.tolerance:
         raise StreamingError(
             "what moved the answer can be told exactly for a NeuralCDE with the rectilinear control and "
             f"fixed steps, not for this {type(model).__name__}.",

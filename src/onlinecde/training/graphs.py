@@ -46,7 +46,7 @@ def why_not(model: nn.Module) -> str | None:
             return f"{name} is a {type(part).__name__}, which may not be captured"
     if not model.encoding.is_plain:
         return "the encoding is one of its own kind"
-    how = model.integrator
+    how = model.solver
     if how.tolerance is not None or how.max_step is not None:
         return "the number of steps depends on the data"
     if model.device.type != "cuda":
@@ -261,7 +261,7 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
 
     def __call__(self, batch: SeriesBatch, labels: Tensor) -> Tensor:
         loss = super().__call__(batch, labels)
-        how, pieces = self.model.integrator, self._pieces_per_row * (batch.rows - 1)
+        how, pieces = self.model.solver, self._pieces_per_row * (batch.rows - 1)
         note_evaluations(pieces * (how.steps * how.table.stages))
         return loss
 
@@ -274,7 +274,7 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
     def _room(self, rows: int, batch: SeriesBatch, labels: Tensor) -> _Path:
         model, many, static = self.model, self.streams, batch.static
         new = model.field.weight.new_zeros
-        legs = fused_gpu.legs_of(chain(model.path(batch), None, model.integrator.steps))
+        legs = fused_gpu.legs_of(chain(model.path(batch), None, model.solver.steps))
         room = {
             name: like.new_zeros(rows - 1, many, *like.shape[2:])
             for name in BY_LEG
@@ -319,7 +319,7 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
             drive = drive_of(model.field, x, legs.slopes, legs.rectilinear)
         # Always new legs: what they find out once about their path, every replay has to find anew.
         legs = replace(legs, drive=None if drive is None else drive.detach().contiguous())
-        how = model.integrator
+        how = model.solver
         rows = fused_gpu.along(
             legs,
             model.field,

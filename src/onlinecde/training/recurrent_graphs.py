@@ -36,7 +36,7 @@ class RecurrentStep(CapturedStep[RecurrentModel, _Padded]):
     def __call__(self, batch: SeriesBatch, labels: Tensor) -> Tensor:
         loss = super().__call__(batch, labels)
         if isinstance(self.model, ODERNN):
-            how = self.model.integrator
+            how = self.model.solver
             note_evaluations((batch.rows - 1) * (how.steps * how.table.stages))
         return loss
 

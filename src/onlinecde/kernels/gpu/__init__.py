@@ -1,4 +1,4 @@
-"""The integrator's inner loops in Triton and CUDA, on plain tensors: states, and gradients of all that went in.
+"""The solver's inner loops in Triton and CUDA, on plain tensors: states, and gradients of all that went in.
 
 Importing it imports triton. With TRITON_INTERPRET=1 set before, kernels run on CPU tensors.
 """

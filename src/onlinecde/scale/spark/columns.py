@@ -86,7 +86,7 @@ def prepared(
         taken.append(F.to_json(F.col(f"`{static}`")).alias("static"))
     elif static is not None:
         told("static", ("array<double>", "array<float>", "array<int>", "array<bigint>"),
-             "give an array of numbers, or a struct or a map of raw values by name.")  # fmt: skip
+             "give an array of numbers, or raw values by name in a struct or a map.")  # fmt: skip
         taken.append(F.col(f"`{static}`").cast("array<double>").alias("static"))
     elif features:
         raise SparkError(

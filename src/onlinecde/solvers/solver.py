@@ -1,12 +1,13 @@
-"""`Integrator`: how to solve along a chain, the same for whole paths and for single legs."""
+"""`Solver`: the settings of a solve, checked once, and the solve along one chain of pieces."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -23,6 +24,12 @@ from onlinecde.solvers.tableau import Tableau, tableau
 Gradient = Literal["exact", "backprop", "adjoint"]
 Backend = Literal["auto", "torch", "cpu", "gpu"]
 StepControl = Literal["stream", "batch"]
+CHOICES = {
+    "gradient": get_args(Gradient),
+    "backend": get_args(Backend),
+    "precision": get_args(Precision),
+    "step_control": get_args(StepControl),
+}
 ADJOINT = "the adjoint equation does not follow that: use gradient='exact' or gradient='backprop'"
 ADAPTIVE = "adaptive steps compare evaluations that may then differ by chance, and take some twice: use fixed steps"
 
@@ -47,16 +54,71 @@ class Solution:
 
 
 @dataclass(frozen=True)
-class Integrator:
-    """A method, its steps, and how gradients are found. Build it with `integrator`."""
+class Solver:
+    """How to solve: a method, its steps, and how gradients are found. The same settings as in `solve`.
 
-    table: Tableau
-    steps: int
-    max_step: float | None
-    tolerance: Tolerance | None
-    gradient: Gradient
-    backend: Backend
-    precision: Precision
+    >>> Solver(method="rk4", steps=2).gradient
+    'exact'
+    """
+
+    method: str = "rk4"
+    _: KW_ONLY
+    steps: int = 1
+    max_step: float | None = None
+    rtol: float | None = None
+    atol: float | None = None
+    step_control: StepControl = "stream"
+    max_steps: int = 10_000
+    gradient: Gradient = "exact"
+    backend: Backend = "auto"
+    precision: Precision = "highest"
+
+    def __post_init__(self) -> None:
+        tableau(self.method)
+        for name, choices in CHOICES.items():
+            _check_choice(name, getattr(self, name), choices)
+        for name in ("steps", "max_steps"):
+            object.__setattr__(self, name, _whole(getattr(self, name), name))
+        if self.steps < 1:
+            raise ValueError(f"steps is {self.steps}: give at least 1 step a piece.")
+        if self.max_steps < 1:
+            raise ValueError(f"max_steps is {self.max_steps}: give at least 1.")
+        if self.max_step is not None and not self.max_step > 0:
+            raise ValueError(f"max_step is {self.max_step}: give a positive time.")
+        if self.rtol is not None or self.atol is not None:
+            self._check_tolerances()
+
+    def _check_tolerances(self) -> None:
+        rtol, atol = self.rtol, self.atol
+        if rtol is None or atol is None:
+            raise ValueError("adaptive steps need both rtol and atol: give both, or neither.")
+        if self.table.error is None:
+            raise ValueError(
+                f"{self.method} has no error estimate: for adaptive steps choose heun, bosh3, dopri5 "
+                "or tsit5."
+            )
+        if not (rtol >= 0 and atol >= 0 and rtol + atol > 0):
+            raise ValueError(f"rtol is {rtol} and atol {atol}: give positive tolerances.")
+        if self.backend in ("cpu", "gpu"):
+            raise ValueError(
+                f"backend='{self.backend}' takes fixed steps only: use 'auto' with rtol and atol."
+            )
+        if self.steps != 1 or self.max_step is not None:
+            raise ValueError(
+                "steps and max_step are for fixed steps: leave them out with rtol and atol."
+            )
+
+    @cached_property
+    def table(self) -> Tableau:
+        """The coefficients of `method`."""
+        return tableau(self.method)
+
+    @cached_property
+    def tolerance(self) -> Tolerance | None:
+        """The tolerances of adaptive steps; None with fixed steps."""
+        if self.rtol is None or self.atol is None:
+            return None
+        return Tolerance(self.rtol, self.atol, self.step_control == "batch", self.max_steps)
 
     def run(
         self,
@@ -144,59 +206,6 @@ class Integrator:
         return Solution(z, done.nfe, done.accepted, done.rejected, "torch", "adaptive steps")
 
 
-def integrator(
-    method: str = "rk4",
-    *,
-    steps: int = 1,
-    max_step: float | None = None,
-    rtol: float | None = None,
-    atol: float | None = None,
-    step_control: StepControl = "stream",
-    max_steps: int = 10_000,
-    gradient: Gradient = "exact",
-    backend: Backend = "auto",
-    precision: Precision = "highest",
-) -> Integrator:
-    """Check and collect the settings of `solve`."""
-    table = tableau(method)
-    if gradient not in ("exact", "backprop", "adjoint"):
-        raise ValueError(f"gradient is {gradient!r}: choose 'exact', 'backprop' or 'adjoint'.")
-    if backend not in ("auto", "torch", "cpu", "gpu"):
-        raise ValueError(f"backend is {backend!r}: choose 'auto', 'torch', 'cpu' or 'gpu'.")
-    if precision not in ("highest", "high"):
-        raise ValueError(f"precision is {precision!r}: choose 'highest' or 'high'.")
-    if step_control not in ("stream", "batch"):
-        raise ValueError(f"step_control is {step_control!r}: choose 'stream' or 'batch'.")
-    steps, max_steps = _whole(steps, "steps"), _whole(max_steps, "max_steps")
-    if steps < 1:
-        raise ValueError(f"steps is {steps}: give at least 1 step a piece.")
-    if max_steps < 1:
-        raise ValueError(f"max_steps is {max_steps}: give at least 1.")
-    if max_step is not None and not max_step > 0:
-        raise ValueError(f"max_step is {max_step}: give a positive time.")
-    tolerance = None
-    if rtol is not None or atol is not None:
-        if rtol is None or atol is None:
-            raise ValueError("adaptive steps need both rtol and atol: give both, or neither.")
-        if table.error is None:
-            raise ValueError(
-                f"{method} has no error estimate: for adaptive steps choose heun, bosh3, dopri5 "
-                "or tsit5."
-            )
-        if not (rtol >= 0 and atol >= 0 and rtol + atol > 0):
-            raise ValueError(f"rtol is {rtol} and atol {atol}: give positive tolerances.")
-        if backend in ("cpu", "gpu"):
-            raise ValueError(
-                f"backend='{backend}' takes fixed steps only: use 'auto' with rtol and atol."
-            )
-        if steps != 1 or max_step is not None:
-            raise ValueError(
-                "steps and max_step are for fixed steps: leave them out with rtol and atol."
-            )
-        tolerance = Tolerance(rtol, atol, step_control == "batch", max_steps)
-    return Integrator(table, steps, max_step, tolerance, gradient, backend, precision)
-
-
 @contextmanager
 def _undisturbed(field: VectorField, z: Tensor, remedy: str) -> Iterator[None]:
     """Refuse gradients of a field that draws random numbers or changes its buffers inside; both are put back."""
@@ -216,6 +225,12 @@ def _in_dtype_of(field: VectorField, chain: Chain, z0: Tensor) -> tuple[Chain, T
     dtype = next((weight.dtype for weight in field.parameters()), z0.dtype)
     time, drive = (None if x is None else x.to(dtype) for x in (chain.time, chain.drive))
     return replace(chain, time=time, slopes=chain.slopes.to(dtype), drive=drive), z0.to(dtype)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices[:-1])
+        raise ValueError(f"{name} is {value!r}: choose {listed} or {choices[-1]!r}.")
 
 
 def _whole(number: int, name: str) -> int:
