@@ -89,6 +89,7 @@ def tables(draw):
 @example(Table(13, 100, 0.1))
 @example(Table(30, 20, 0.02, per="row", memory=0.9, unit=1e3))
 @example(Table(300, 4, 0.0))
+@example(Table(475, 2, 0.01, uneven=0.0))
 @example(Table(1, 300, 0.02, uneven=3.0))
 def test_the_defaults_train_and_stay_sane_on_streams_ten_times_as_long(table):
     note(f"{table}")

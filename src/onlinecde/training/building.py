@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, get_type_hints
 
+import torch
+
 from onlinecde.controls import recommend
 from onlinecde.data import Task
 from onlinecde.models import MODELS, NeuralCDE, OnlineModel
@@ -31,6 +33,10 @@ changes all columns of the field at once, and z by what they move together."""
 
 LOOKED_AT = 100
 """Streams, evenly spaced, that `_roughness` looks at."""
+
+READ = 1_200
+"""Numbers that a readout may see before it is taught more slowly: a step of the optimiser changes all their weights
+at once, and outputs by what those add up to. With 10,000 one step took them 9 deviations too far."""
 
 MANY = 200_000
 """From so many labels at training rows on, the readout is the mean of several members. They learn more
@@ -114,12 +120,18 @@ def model_settings(task: Task, name: str, given: Mapping[str, Any] | None = None
 def usual_settings(task: Task, name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What `fit` changes of its settings for a task and a model where nobody says otherwise.
 
-    A Neural CDE whose readout has several members also learns whether the label comes within a third
-    of what a stream lasts, within all of it, and ever.
+    A readout that sees very many numbers learns more slowly (`READ`). A Neural CDE whose readout has several members
+    also learns whether the label comes within a third of what a stream lasts, within all of it, and ever.
     """
-    if task.kind != "binary" or task.per != "row":
-        return {}
-    if model_settings(task, name, given).get("readout_members", 1) == 1:
+    settings = model_settings(task, name, given)
+    with torch.device("meta"):  # no weights are drawn, nor memory taken
+        head = _build(name, settings).head
+    slower = {"head_lr": round(READ / head.inputs, 3)} if head.inputs > READ else {}
+    return {**slower, **_usual_horizons(task, head.members)}
+
+
+def _usual_horizons(task: Task, members: int) -> dict[str, Any]:
+    if task.kind != "binary" or task.per != "row" or members == 1:
         return {}
     series, _ = task.split("train")
     lasted = series.times.gather(1, series.rows[:, None] - 1)[:, 0] - series.times[:, 0]
@@ -192,7 +204,10 @@ def _forgetting(
 
 def build_model(task: Task, name: str, given: Mapping[str, Any] | None = None) -> OnlineModel:
     """A model for a task, with fresh weights from torch's random numbers."""
-    settings = model_settings(task, name, given)
+    return _build(name, model_settings(task, name, given))
+
+
+def _build(name: str, settings: Mapping[str, Any]) -> OnlineModel:
     try:
         return model_class(name)(**settings)
     except (TypeError, ValueError) as error:

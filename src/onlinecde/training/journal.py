@@ -112,8 +112,9 @@ def read_run(folder: Path) -> dict[str, Any] | None:
 
 def settings_of_then(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Settings of the run a folder holds that were the default when it began, and are not now."""
-    known = read_run(Path(folder)) or {}
-    return {"monitor": "metric"} if known.get("settings", {}).get("monitor") == "metric" else {}
+    settings = (read_run(Path(folder)) or {}).get("settings", {})
+    earlier = {"monitor": "metric", "head_lr": 1.0}
+    return {name: value for name, value in earlier.items() if settings.get(name) == value}
 
 
 def model_settings_of_then(folder: str | os.PathLike[str], model: str) -> dict[str, Any]:
