@@ -1,12 +1,15 @@
 """Prepared data: stored whole or not at all, and never used for what it was not made of."""
 
 import os
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from onlinecde.data import DataError, Task, load, simulate_ward
 from onlinecde.data.cache import cached_task, load_task, save_task
+from onlinecde.data.sets.physionet_2019 import challenge_utility
 from onlinecde.series import SeriesBatch
 
 
@@ -27,14 +30,22 @@ def assert_same(first: Task, second: Task) -> None:
         "time_unit",
         "flow",
         "notes",
+        "label_lead",
     ):
         assert getattr(first, what) == getattr(second, what)
+    for what in ("utility", "known_risk"):
+        ours, theirs = getattr(first, what), getattr(second, what)
+        assert (ours is None) == (theirs is None)
+        for name, table in vars(ours).items() if ours is not None else ():
+            np.testing.assert_array_equal(table, getattr(theirs, name))
     assert list(first.splits) == list(second.splits)
     assert all(torch.equal(first.splits[n], second.splits[n]) for n in first.splits)
 
 
 def test_a_task_comes_back_bit_for_bit(tmp_path):
     rows = simulate_ward(30, seed=3).task
+    worth = challenge_utility(rows.labels.numpy(), rows.series.times.numpy())
+    rows = replace(rows, utility=worth)
     series = SeriesBatch.from_arrays([[0.0]] * 9, [[[1.0]]] * 9, streams=list("abcdefghi"))
     classes = Task.build(
         "c",

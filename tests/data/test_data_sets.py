@@ -70,6 +70,9 @@ def test_sepsis_rows_carry_hours_labels_and_static_features(packed):
     task = physionet_2019.load([packed("physionet-2019", "zip")])
     assert task.series.times[0, :3].tolist() == [1, 2, 3]
     assert int((task.labels == 1).any(1).sum()) == 4
+    assert task.label_lead == 6
+    assert float(task.utility.best.max()) == 1
+    assert task.utility.alarm.shape == task.labels.shape
     assert "Unit1_missing" in task.series.features
     assert "Age" in task.series.features
 

@@ -37,6 +37,12 @@ def test_it_looks_like_a_ward(ward):
     assert ward.task.labels[series.real].isfinite().all()
 
 
+def test_the_task_carries_what_is_known_of_it(ward):
+    assert ward.task.label_lead == 12
+    assert ward.task.known_risk.risk is ward.online_risk
+    assert ward.task.known_risk.event_times is ward.event_hours
+
+
 def test_chain_and_start_are_probabilities():
     assert np.allclose(model.transition().sum(2), 1)
     assert (model.transition() >= -1e-12).all()

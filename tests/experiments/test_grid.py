@@ -190,6 +190,9 @@ def test_a_small_sample_holds_every_class_and_the_task_s_splits():
         assert bool((labels == 0).any())
         whole = {task.series.streams[i] for i in task.splits[split].tolist()}
         assert {small.series.streams[i] for i in small.splits[split].tolist()} <= whole
+    assert small.known_risk.risk.shape == small.labels.shape
+    assert torch.equal(small.known_risk.risk.isnan(), small.labels.isnan())
+    assert len(small.known_risk.event_times) == len(small.series)
     again = sample_task(task, 40, 12)
     assert torch.equal(small.labels.nan_to_num(9), again.labels.nan_to_num(9))
     assert sample_task(task, 1000, None) is task

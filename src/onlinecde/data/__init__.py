@@ -7,7 +7,7 @@ from onlinecde.data.registry import DATA_SETS, DataSet
 from onlinecde.data.splits import split_streams
 from onlinecde.data.static_features import with_static
 from onlinecde.data.tables import IntervalLabels, RowLabels, StreamLabels, task_from_table
-from onlinecde.data.task import Task
+from onlinecde.data.task import KnownRisk, Task, Utility
 from onlinecde.data.ward import Ward, simulate_ward
 
 __all__ = [
@@ -15,9 +15,11 @@ __all__ = [
     "DataError",
     "DataSet",
     "IntervalLabels",
+    "KnownRisk",
     "RowLabels",
     "StreamLabels",
     "Task",
+    "Utility",
     "Ward",
     "fold_task",
     "load",

@@ -20,10 +20,10 @@ import torch
 from onlinecde.cache_folder import cache_folder
 from onlinecde.data.errors import DataError
 from onlinecde.data.ragged import pad, pad_rows, strip_padding
-from onlinecde.data.task import Task
+from onlinecde.data.task import KnownRisk, Task, Utility
 from onlinecde.series import RawStatic, StaticColumn
 
-FORMAT = 2
+FORMAT = 3
 """Raised whenever what is stored, or how a data set is prepared, changes."""
 
 
@@ -82,6 +82,7 @@ def save_task(task: Task, file: str | os.PathLike[str], *, key: str = "") -> Non
             "settings": task.settings,
             "flow": task.flow,
             "notes": task.notes,
+            "label_lead": task.label_lead,
         },
     }
     arrays = {
@@ -96,6 +97,10 @@ def save_task(task: Task, file: str | os.PathLike[str], *, key: str = "") -> Non
         arrays["static"] = series.static.cpu().numpy()
     if series.raw_static is not None:
         facts["raw_static"] = _raw_facts(series.raw_static, arrays)
+    if task.utility is not None:
+        arrays |= {f"utility_{name}": table for name, table in vars(task.utility).items()}
+    if task.known_risk is not None:
+        arrays |= {f"known_{name}": table.numpy() for name, table in vars(task.known_risk).items()}
     arrays["facts"] = np.frombuffer(json.dumps(facts, default=str).encode(), np.uint8)
     for name, positions in task.splits.items():
         arrays[f"split_{name}"] = positions.cpu().numpy()
@@ -142,7 +147,12 @@ def load_task(file: str | os.PathLike[str], *, key: str | None = None) -> Task:
             labels = pad(lengths, labels, -1 if about["kind"] == "multiclass" else np.nan)
         about["classes"] = tuple(about["classes"])
         about["flow"] = tuple((step, left) for step, left in about["flow"])
-        about["notes"] = tuple(about.get("notes", ()))
+        about["notes"] = tuple(about["notes"])
+        if "utility_alarm" in stored:
+            about["utility"] = Utility(stored["utility_alarm"], stored["utility_silence"])
+        if "known_risk" in stored:
+            risk, events = stored["known_risk"], stored["known_event_times"]
+            about["known_risk"] = KnownRisk(torch.from_numpy(risk), torch.from_numpy(events))
         return Task(
             **about,
             series=series,

@@ -27,6 +27,40 @@ METRICS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, eq=False)
+class Utility:
+    """What an alarm and silence are worth at each row of a task, as its data set defines it."""
+
+    alarm: np.ndarray
+    """(stream, row) float64; 0 where there is no label."""
+    silence: np.ndarray
+    """(stream, row) float64; 0 where there is no label."""
+
+    @property
+    def best(self) -> np.ndarray:
+        """The most each row can be worth."""
+        return np.maximum(self.alarm, self.silence)
+
+    def select(self, streams: Tensor | slice, rows: int | None = None) -> Utility:
+        """Only these streams, and only their first rows."""
+        at = streams if isinstance(streams, slice) else streams.cpu().numpy()
+        return Utility(self.alarm[at, :rows], self.silence[at, :rows])
+
+
+@dataclass(frozen=True, eq=False)
+class KnownRisk:
+    """What simulated data know beyond the labels."""
+
+    risk: Tensor
+    """(stream, row): the best possible prediction of each label; NaN in padding."""
+    event_times: Tensor
+    """(stream,): when the event came, in the task's unit; infinite where none did."""
+
+    def select(self, streams: Tensor | slice, rows: int | None = None) -> KnownRisk:
+        """Only these streams, and only their first rows."""
+        return KnownRisk(self.risk[streams, :rows], self.event_times[streams])
+
+
+@dataclass(frozen=True, eq=False)
 class Task:
     """A prediction task; build one with `Task.build`, which checks it and deals out the splits.
 
@@ -65,6 +99,12 @@ class Task:
     """How many were left after each exclusion, first to last; empty where none was made."""
     notes: tuple[str, ...] = ()
     """What else is worth knowing of how the data was read."""
+    label_lead: float = 0.0
+    """How long before the event a label per row turns to 1, in `time_unit`; 0: with it, or unknown."""
+    utility: Utility | None = None
+    """The data set's own score of alarms at rows; None where it defines none."""
+    known_risk: KnownRisk | None = None
+    """True risk and times of events; None unless the data are simulated."""
 
     @classmethod
     def build(
@@ -87,6 +127,9 @@ class Task:
         settings: Mapping[str, Any] | None = None,
         flow: Sequence[tuple[str, int]] = (),
         notes: Sequence[str] = (),
+        label_lead: float = 0.0,
+        utility: Utility | None = None,
+        known_risk: KnownRisk | None = None,
     ) -> Task:
         """Check series against labels and deal the streams out to splits.
 
@@ -125,6 +168,9 @@ class Task:
             settings=dict(settings or {}),
             flow=tuple((str(step), int(left)) for step, left in flow),
             notes=tuple(notes),
+            label_lead=float(label_lead),
+            utility=utility,
+            known_risk=known_risk,
         )
 
     def split(self, name: str) -> tuple[SeriesBatch, Tensor]:

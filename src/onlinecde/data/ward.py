@@ -20,7 +20,7 @@ from torch import Tensor
 from onlinecde.data import ward_model as model
 from onlinecde.data.errors import DataError
 from onlinecde.data.ragged import pad, pad_rows
-from onlinecde.data.task import Task
+from onlinecde.data.task import KnownRisk, Task
 from onlinecde.data.ward_filter import online_risk
 
 
@@ -98,6 +98,8 @@ def simulate_ward(
         "horizon": horizon,
         "seed": split_seed,
     }
+    online = torch.from_numpy(pad(lengths, grid[code, cell], np.nan))
+    event_hours = torch.from_numpy(np.where(event < model.NEVER, event * model.CELL, np.inf))
     task = Task.build(
         "simulated-ward",
         series,
@@ -108,13 +110,15 @@ def simulate_ward(
         seed=split_seed,
         source="simulated (onlinecde.data.ward)",
         settings=settings,
+        label_lead=horizon,
+        known_risk=KnownRisk(online, event_hours),
     )
     return Ward(
         task=task,
         hidden_risk=torch.from_numpy(pad(lengths, hidden, np.nan)),
-        online_risk=torch.from_numpy(pad(lengths, grid[code, cell], np.nan)),
+        online_risk=online,
         grid_risk=torch.from_numpy(grid),
-        event_hours=torch.from_numpy(np.where(event < model.NEVER, event * model.CELL, np.inf)),
+        event_hours=event_hours,
     )
 
 

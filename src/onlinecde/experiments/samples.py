@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ def sample_task(task: Task, streams: int | None, rows: int | None) -> Task:
     if rows is not None and rows < task.series.times.shape[1]:
         series = task.series.first_rows(rows)
         labels = task.labels[:, :rows] if task.per == "row" else task.labels
-        task = replace(task, series=series, labels=labels)
+        task = replace(task, series=series, labels=labels, **_selected(task, slice(None), rows))
     if streams is None or streams >= len(task.series):
         return task
     chosen, splits, start = [], {}, 0
@@ -39,7 +40,14 @@ def sample_task(task: Task, streams: int | None, rows: int | None) -> Task:
         labels=labels,
         subjects=tuple(task.subjects[i] for i in at.tolist()),
         splits=splits,
+        **_selected(task, at, series.times.shape[1]),
     )
+
+
+def _selected(task: Task, streams: Tensor | slice, rows: int) -> dict[str, Any]:
+    """Utility and known risk of these streams and rows, where the task has them."""
+    known = {"utility": task.utility, "known_risk": task.known_risk}
+    return {name: one and one.select(streams, rows) for name, one in known.items()}
 
 
 def _classes(task: Task, at: Tensor) -> Tensor:

@@ -134,6 +134,7 @@ def test_sepsis_label_starts_12_hours_before_a_later_onset(made_folder):
     rows = int(task.series.rows[place])
     times, labels = task.series.times[place, :rows], task.labels[place, :rows]
     assert ((times >= 10) == (labels == 1)).all()
+    assert task.label_lead == 3
     assert float(times[-1]) <= 19
 
 

@@ -78,6 +78,7 @@ def build_task(
         source=source,
         settings={"task": name, "seed": seed, **settings.as_dict()},
         flow=flow,
+        label_lead=settings.sepsis_hours_before if name == "sepsis" else 0.0,
     )
     return _with_patients(connection, task, settings)
 

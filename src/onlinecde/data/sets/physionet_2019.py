@@ -13,7 +13,7 @@ from onlinecde.data.archives import Member, by_pattern, read_members
 from onlinecde.data.errors import DataError
 from onlinecde.data.ragged import pad, pad_rows
 from onlinecde.data.static_features import with_static
-from onlinecde.data.task import Task
+from onlinecde.data.task import Task, Utility
 from onlinecde.series import SeriesBatch
 
 VITAL_SIGNS = ("HR", "O2Sat", "Temp", "SBP", "MAP", "DBP", "Resp", "EtCO2")
@@ -26,6 +26,9 @@ LABORATORY = (
 CHANNELS = VITAL_SIGNS + LABORATORY
 STATIC = ("Age", "Gender", "Unit1", "Unit2", "HospAdmTime")
 COLUMNS = (*CHANNELS, *STATIC, "ICULOS", "SepsisLabel")
+EARLY, OPTIMAL, LATE = -12.0, -6.0, 3.0
+"""Hours from the onset of sepsis: when an alarm begins to be worth something, is worth most, ends."""
+TRUE_POSITIVE, FALSE_NEGATIVE, FALSE_POSITIVE = 1.0, -2.0, -0.05
 
 
 def load(
@@ -65,8 +68,36 @@ def load(
         seed=seed,
         source=", ".join(str(path) for path in paths),
         settings={"task": task, "sets": sets, "seed": seed},
+        label_lead=-OPTIMAL,
+        utility=challenge_utility(labels.numpy(), series.times.numpy()),
     )
     return with_static(built, static)
+
+
+def challenge_utility(labels: np.ndarray, times: np.ndarray) -> Utility:
+    """The worth of each row by the challenge's definition (Reyna et al. 2020).
+
+    An alarm is worth most six hours before sepsis, something from twelve hours before to three hours
+    after it, and costs a little anywhere else; silence costs the more the later, up to three hours after.
+    Labels and times are (stream, row), times in hours; labels are 1 from six hours before the onset on,
+    NaN where there is no row.
+
+    >>> worth = challenge_utility(np.array([[0.0, 1.0]]), np.array([[1.0, 2.0]]))
+    >>> worth.alarm.round(3).tolist(), worth.silence.round(3).tolist()
+    ([[0.833, 1.0]], [[0.0, 0.0]])
+    """
+    positive, real = labels == 1, ~np.isnan(labels)
+    septic = positive.any(1)
+    onset = times[np.arange(len(times)), positive.argmax(1)] - OPTIMAL
+    hours = times - onset[:, None]
+    rising = TRUE_POSITIVE * (hours - EARLY) / (OPTIMAL - EARLY)
+    falling = TRUE_POSITIVE * (LATE - hours) / (LATE - OPTIMAL)
+    alarm = np.where(hours <= OPTIMAL, np.maximum(rising, FALSE_POSITIVE), falling)
+    silence = np.where(hours <= OPTIMAL, 0.0, FALSE_NEGATIVE * (hours - OPTIMAL) / (LATE - OPTIMAL))
+    over = hours > LATE
+    alarm = np.where(septic[:, None], np.where(over, 0.0, alarm), FALSE_POSITIVE)
+    silence = np.where(septic[:, None] & ~over, silence, 0.0)
+    return Utility(np.where(real, alarm, 0.0), np.where(real, silence, 0.0))
 
 
 def read_psv(members: Sequence[Member]) -> tuple[np.ndarray, np.ndarray]:
