@@ -52,6 +52,17 @@ def test_too_few_subjects_to_fill_the_splits_are_refused():
         split_streams(["a", "b"])
 
 
+@pytest.mark.parametrize("subjects", [3, 4, 5, 6, 7, 8])
+def test_a_few_subjects_fill_every_split(subjects):
+    for seed in range(5):
+        classes = torch.arange(subjects) % 2
+        for strata in (None, classes):
+            splits = split_streams(range(subjects), strata, seed=seed)
+            assert min(len(at) for at in splits.values()) >= 1
+            assert len(splits["train"]) >= subjects - 2 - subjects // 3
+            assert sorted(torch.cat(list(splits.values())).tolist()) == list(range(subjects))
+
+
 def test_row_labels_stratify_by_any_positive_row():
     labels = torch.zeros(100, 3)
     labels[:20, 1] = 1

@@ -106,6 +106,22 @@ def test_the_defaults_train_and_stay_sane_on_streams_ten_times_as_long(table):
     assert float(late.abs().max()) < 30 * usual
 
 
+@settings(max_examples=50 if THOROUGH else 3)
+@given(table=tables())
+@example(Table(30, 40, 0.1, unit=1e9, streams=30))
+@example(Table(60, 3, 0.0, offset=1000.0, period=1e-3, per="row", streams=30))
+@example(Table(2, 40, 0.9, period=1e3, uneven=3.0, per="row", streams=30))
+def test_the_defaults_learn_what_a_channel_showed_last(table):
+    note(f"{table}")
+    series = replace(table, streams=30).series()
+    labels = forward_fill(series.values)[:, :, 0]
+    labels = labels if table.per == "row" else labels[:, -1]
+    task = Task.build("now", series, labels, kind="regression", per=table.per)
+    losses = [entry["train_loss"] for entry in fit(task, epochs=20, batch_size=8).history]
+    assert max(losses) < 10, losses
+    assert min(losses[-5:]) < 0.7, losses
+
+
 @pytest.mark.parametrize(
     "table",
     [

@@ -59,15 +59,24 @@ def split_streams(
         for name, share, many in zip(fractions, shares, dealt, strict=True)
         if share and not many
     ]
-    if empty:
+    if empty and len(codes) < (shares > 0).sum():
         raise DataError(
             f"{len(codes)} subject{'s' * (len(codes) != 1)} cannot fill the splits "
-            f"{list(fractions)}: '{empty[0]}' stays empty. Give more, or your own `splits`."
+            f"{list(fractions)}: '{empty[0]}' stays empty. Give more (a long series may be cut into pieces, "
+            "a week each, say, that are streams of their own), or your own `splits`."
         )
+    for name in empty:
+        _fill(list(fractions).index(name), home, order)
     return {
         name: torch.from_numpy(np.flatnonzero(home[owner] == number))
         for number, name in enumerate(fractions)
     }
+
+
+def _fill(split: int, home: np.ndarray, order: np.ndarray) -> None:
+    """Give an empty split the subject that came last to the split with most of them."""
+    largest = np.bincount(home).argmax()
+    home[order[home[order] == largest][-1]] = split
 
 
 def check_splits(splits: Mapping[str, Tensor], subjects: Sequence[Hashable]) -> None:
