@@ -27,6 +27,8 @@ TIME_UNITS: Mapping[str, float] = {
     "minutes": 60.0,
     "hours": 3600.0,
     "days": 86400.0,
+    "weeks": 604800.0,
+    "years": 31557600.0,
 }
 """Seconds in each unit of time that timestamps can be turned into and a live clock can run in"""
 

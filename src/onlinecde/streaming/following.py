@@ -273,11 +273,10 @@ class Following:
         except (TypeError, ValueError, OverflowError):
             sound, features = False, np.empty(0)
         if not sound or not wanted:
-            return None, Refusal(
-                "static_bad",
-                "static",
-                f"stream {name!r}: give {wanted} finite numbers as static features.",
-            )
+            remedy = f"give {wanted} finite numbers as static features."
+            if not wanted:
+                remedy = "the model takes no static features: leave them out."
+            return None, Refusal("static_bad", "static", f"stream {name!r}: {remedy}")
         return features.astype("<f8").tobytes(), None
 
     def static_notes(self, name: str, static: Any) -> tuple[str, ...]:
