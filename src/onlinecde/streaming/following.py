@@ -262,20 +262,21 @@ class Following:
             return None, Refusal(
                 "static_needed",
                 "static",
-                f"stream {name!r} is new and the model takes {wanted} static features: open it with them.",
+                f"stream {name!r} is new and the model takes static features: {self.served.schema.ask_static(wanted)}",
             )
         try:
             told = static if isinstance(static, list | tuple) else np.asarray(static)
             features, strange = numbers_of(told)
             sound = strange is None and features.shape == (wanted,)
             sound = sound and bool(np.isfinite(features).all())
-            sound = sound and bool((np.abs(features) <= self.limits.largest).all())
         except (TypeError, ValueError, OverflowError):
             sound, features = False, np.empty(0)
+        remedy = ""
         if not sound or not wanted:
-            remedy = f"give {wanted} finite numbers as static features."
-            if not wanted:
-                remedy = "the model takes no static features: leave them out."
+            remedy = self.served.schema.ask_static(wanted)
+        elif float(np.abs(features).max()) > self.limits.largest:
+            remedy = f"a static feature is beyond {self.limits.largest:.2g}, the most the model can hold."
+        if remedy:
             return None, Refusal("static_bad", "static", f"stream {name!r}: {remedy}")
         return features.astype("<f8").tobytes(), None
 
