@@ -1,7 +1,13 @@
-"""Explicit Runge-Kutta methods, as Butcher tableaus."""
+"""Explicit Runge-Kutta methods as Butcher tableaus, and their steps in plain torch."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from onlinecde.solvers.segments import PathSegments, drive_at, slope_at
 
 Numbers = tuple[float, ...]
 
@@ -148,3 +154,86 @@ def tableau(method: str) -> Tableau:
     if method not in TABLEAUS:
         raise ValueError(f"method {method!r} is not known: choose one of {sorted(TABLEAUS)}.")
     return TABLEAUS[method]
+
+
+Rate = Callable[[Tensor, float | Tensor], Tensor]
+"""(z (stream, hidden), u) -> dz/du (stream, hidden), u a number or (stream, 1)"""
+Contract = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""(z (stream, hidden), dX/du (stream, channel), drive) -> f(z) dX/du (stream, hidden)"""
+
+
+def stages(
+    table: Tableau,
+    rate: Rate,
+    z: Tensor,
+    u: float | Tensor,
+    h: float | Tensor,
+    first: Tensor | None = None,
+) -> list[Tensor]:
+    """The stages k_s of one step of length h from u; `first` is the first one where it is known."""
+    ks = [rate(z, u) if first is None else first]
+    for s in range(1, table.stages):
+        ks.append(rate(advance(z, table.a[s], ks, h), u + table.c[s] * h))
+    return ks
+
+
+def advance(z: Tensor, weights: tuple[float, ...], ks: list[Tensor], h: float | Tensor) -> Tensor:
+    """`z + h sum_s weights[s] k_s`; h a number or (stream, 1)."""
+    for weight, k in zip(weights, ks, strict=True):
+        if weight:
+            # One operation instead of two: half of what a small step costs is calling torch.
+            z = z + (weight * h) * k if isinstance(h, Tensor) else z.add(k, alpha=weight * h)
+    return z
+
+
+def combine(weights: tuple[float, ...], ks: list[Tensor]) -> Tensor:
+    """sum_s weights[s] k_s."""
+    total = None
+    for weight, k in zip(weights, ks, strict=True):
+        if weight:
+            total = weight * k if total is None else total + weight * k
+    return torch.zeros_like(ks[0]) if total is None else total
+
+
+def take_segment(
+    segments: PathSegments,
+    table: Tableau,
+    contract: Contract,
+    segment: int,
+    z: Tensor,
+    increments: Tensor,
+    drive: Tensor | None,
+) -> Tensor:
+    """z (active, hidden) at the start of a segment -> at its end, in its fixed number of steps.
+
+    `contract` is the field's contraction for this segment; `increments` and `drive` are what
+    `segments.increments` and `segments.seen` give for it.
+    """
+
+    def rate(y: Tensor, u: float | Tensor) -> Tensor:
+        return contract(y, slope_at(increments, u), drive_at(drive, u))
+
+    for u, h in fixed_steps(segments, segment, z):
+        z = advance(z, table.b, stages(table, rate, z, u, h), h)
+    return z
+
+
+def fixed_steps(
+    segments: PathSegments, segment: int, z: Tensor
+) -> Iterator[tuple[float | Tensor, float | Tensor]]:
+    """Start u and length h of each step on a segment: numbers, or (active, 1) where streams differ."""
+    own = None
+    if segments.is_time_leg(segment) and segments.time_steps is not None:
+        # In z's dtype before the division, which would be float32 for whole numbers.
+        own = segments.time_steps[segment // 2, : z.shape[0], None].to(z.dtype)
+    rounds = segments.steps if own is None else int(own.max())
+    for step in range(rounds):
+        if own is None:
+            yield step / rounds, 1.0 / rounds
+        else:
+            # A stream that has taken its steps takes steps of length 0 from there on.
+            going = step < own
+            yield (
+                torch.where(going, step / own, 1.0),
+                torch.where(going, 1.0 / own, 0.0),
+            )

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from onlinecde.solvers.chain import Chain
-from onlinecde.solvers.fields import ACTIVATIONS, MLPVectorField
+from onlinecde.kernels.activations import ACTIVATIONS
+from onlinecde.solvers.fields import MLPVectorField
+from onlinecde.solvers.segments import PathSegments
 
 DENSE_ABOVE = 0.5
 """Above this share of observed values on a leg, computing all its columns is faster than gathering
@@ -56,62 +57,68 @@ class Stage:
     """(value, row, width): the last layer's input on a value leg"""
 
 
-class GroupedField:
-    """A field laid out for one chain. `weights` are differentiable functions of its parameters.
+def sparse_weights(field: MLPVectorField, segments: PathSegments) -> tuple[Tensor, ...]:
+    """Differentiable functions of a field's parameters, as `SparseColumns` takes them.
 
-    Weights and biases come in turn: inner layers, the time column, all other columns grouped.
+    Weights and biases come in turn: inner layers, the time column, all other columns, those of a
+    value and its count together.
     """
+    values = segments.values
+    parts = 2 if segments.counts else 1
+    # (part, value, hidden, width) -> (value, width, part * hidden)
+    weight = field.weight
+    grouped = weight[1:].view(parts, values, field.hidden, field.width)
+    grouped = grouped.permute(1, 3, 0, 2).reshape(values, field.width, -1)
+    offset = field.bias[1:].view(parts, values, field.hidden).transpose(0, 1)
+    return (
+        *field.inner_weights(),
+        weight[0],
+        field.bias[0],
+        grouped,
+        offset.reshape(values, 1, -1),
+    )
 
-    def __init__(self, field: MLPVectorField, chain: Chain) -> None:
-        self.depth, self.activation = field.depth, field.activation
-        self.act = ACTIVATIONS[field.activation]
+
+class SparseColumns:
+    """The moved columns of a field along some segments: a stage, and its gradient."""
+
+    def __init__(self, field: MLPVectorField, segments: PathSegments) -> None:
+        self.depth, self.activation = field.depth, ACTIVATIONS[field.activation]
         self.tanh = field.final == "tanh"
-        self.parts = 2 if chain.counts else 1
-        values = self.values = (chain.channels - 1) // self.parts
-        # (part, value, hidden, width) -> (value, width, part * hidden)
-        grouped = field.weight[1:].view(self.parts, values, field.hidden, field.width)
-        grouped = grouped.permute(1, 3, 0, 2).reshape(values, field.width, -1)
-        offset = field.bias[1:].view(self.parts, values, field.hidden).transpose(0, 1)
-        self.weights: tuple[Tensor, ...] = (
-            *field.inner_weights(),
-            field.weight[0],
-            field.bias[0],
-            grouped,
-            offset.reshape(values, 1, -1),
-        )
-        self.legs = _plan(chain, values, self.parts)
+        self.parts, self.values = 2 if segments.counts else 1, segments.values
+        self.legs = _plan(segments, self.values, self.parts)
 
-    def shares(self, piece: int, dx: Tensor) -> Tensor:
-        """How far each row's channels move on a piece: dx itself on a time leg, else (row, part)."""
-        if piece % 2 == 0:
+    def shares(self, segment: int, dx: Tensor) -> Tensor:
+        """How far each row's channels move on a segment: dx itself on a time leg, else (row, part)."""
+        if segment % 2 == 0:
             return dx
-        return _shares(dx, self.values, self.parts, self.legs[piece // 2])
+        return _shares(dx, self.values, self.parts, self.legs[segment // 2])
 
     def evaluate(
         self,
         weights: tuple[Tensor, ...],
-        piece: int,
+        segment: int,
         y: Tensor,
         shares: Tensor,
         drive: Tensor | None,
     ) -> tuple[Tensor, Stage]:
-        """`f(y) dX/du` (stream, hidden) on a piece."""
+        """`f(y) dX/du` (stream, hidden) on a segment."""
         inputs, bent = [y], []
         for layer in range(self.depth):
             before = torch.addmm(weights[2 * layer + 1], inputs[-1], weights[2 * layer].T)
             if layer == 0 and drive is not None:
                 before += drive
-            after = self.act(before)
-            bent.append(after if self.activation in ("relu", "tanh") else before)
+            after = self.activation.value(before)
+            bent.append(after if self.activation.from_output else before)
             inputs.append(after)
         h = inputs[-1]
-        if piece % 2 == 0:
+        if segment % 2 == 0:
             column = torch.addmm(weights[-3], h, weights[-4].T)
             if self.tanh:
                 _tanh_in_place(column)
             return column * shares, Stage(inputs, bent, column, None)
         grouped, offset = weights[-2:]
-        leg = self.legs[piece // 2]
+        leg = self.legs[segment // 2]
         rows = h.expand(self.values, -1, -1)
         if leg is not None:
             rows = h.index_select(0, leg.stream).view(self.values, leg.most, -1)
@@ -135,7 +142,7 @@ class GroupedField:
     def pull_back(
         self,
         weights: tuple[Tensor, ...],
-        piece: int,
+        segment: int,
         stage: Stage,
         shares: Tensor,
         g: Tensor,
@@ -145,14 +152,14 @@ class GroupedField:
         """From the gradient of a stage's k: those of y, of its drive, and of the shares if wanted."""
         g_shares = None
         h = stage.inputs[-1]
-        if piece % 2 == 0:
+        if segment % 2 == 0:
             if want_shares:
                 g_shares = (g * stage.columns).sum(1, keepdim=True)
             found = self._through_tanh(g * shares, stage.columns)
             collector.stages[self.depth].append((h, found))
             g_h = found @ weights[-4]
         else:
-            leg, grouped = self.legs[piece // 2], weights[-2]
+            leg, grouped = self.legs[segment // 2], weights[-2]
             if leg is None:
                 spread = g.expand(self.values, -1, -1).flatten(0, 1)[:, None]
             else:
@@ -171,7 +178,7 @@ class GroupedField:
                 g_h = torch.nn.functional.embedding_bag(leg.bags, flat, leg.offsets, mode="sum")
         g_before = g_h
         for layer in range(self.depth - 1, -1, -1):
-            g_before = through_activation(self.activation, g_h, stage.bent[layer])
+            g_before = self.activation.derivative(g_h, stage.bent[layer])
             collector.stages[layer].append((stage.inputs[layer], g_before))
             g_h = g_before @ weights[2 * layer]
         return g_h, g_before, g_shares
@@ -181,7 +188,7 @@ class GroupedField:
 
 
 class Collector:
-    """Gradients of a `GroupedField`'s weights: a leg's stages in one product, added in place."""
+    """Gradients of a `SparseColumns`'s weights: a leg's stages in one product, added in place."""
 
     def __init__(self, weights: tuple[Tensor, ...]) -> None:
         self.sums = [torch.zeros_like(weight) for weight in weights]
@@ -201,17 +208,6 @@ class Collector:
                     weight.baddbmm_(inputs.transpose(1, 2), found)
                     bias += found.sum(1, keepdim=True)
                 stages.clear()
-
-
-def through_activation(name: str, g: Tensor, bent: Tensor) -> Tensor:
-    """The gradient before an activation, from that after it."""
-    if name == "relu":
-        return torch.ops.aten.threshold_backward(g, bent, 0)
-    if name == "tanh":
-        return torch.ops.aten.tanh_backward(g, bent)
-    if name == "silu":
-        return torch.ops.aten.silu_backward(g, bent)
-    return torch.ops.aten.softplus_backward(g, bent, 1, 20)
 
 
 def _tanh_in_place(columns: Tensor) -> None:
@@ -244,9 +240,9 @@ def unshare(g_shares: Tensor, streams: int, values: int, leg: _Leg | None) -> Te
     return g_dx.view(streams, -1)
 
 
-def _plan(chain: Chain, values: int, parts: int) -> list[_Leg | None]:
+def _plan(segments: PathSegments, values: int, parts: int) -> list[_Leg | None]:
     """Which rows each leg's product has and where they go, all legs at once; None: all of them."""
-    observed = chain.observed
+    observed = segments.observed
     assert observed is not None
     legs, streams, _ = observed.shape
     device = observed.device
@@ -271,7 +267,7 @@ def _plan(chain: Chain, values: int, parts: int) -> list[_Leg | None]:
     begins, sizes = starts.tolist(), most.tolist()
     plan: list[_Leg | None] = []
     for i in range(legs):
-        active = chain.active[2 * i + 1]
+        active = segments.active_on(2 * i + 1)
         if moved[i] > DENSE_ABOVE * active * values:
             plan.append(None)
             continue
