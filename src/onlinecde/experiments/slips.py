@@ -17,7 +17,7 @@ from onlinecde.series import SeriesBatch
 from onlinecde.solvers import solve_with
 from onlinecde.solvers.chain import Chain
 from onlinecde.solvers.counting import note_evaluations
-from onlinecde.training.building import build_model, model_settings
+from onlinecde.training.defaults import build_model, model_settings
 
 SLIPS: Mapping[str, str] = {
     "no static": "the model is not told the static features",
