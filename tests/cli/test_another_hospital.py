@@ -17,11 +17,11 @@ from onlinecde.artifacts import read_manifest
 from onlinecde.cli.app import main
 from onlinecde.data import StreamLabels, fold_task, task_from_table
 from onlinecde.data.cache import load_task, save_task
+from onlinecde.evaluation import evaluate
 from onlinecde.serving import ServeSettings
 from onlinecde.serving.app import create_app
 from onlinecde.serving.opening import open_engine
 from onlinecde.serving.running import in_background
-from onlinecde.training import evaluate
 from onlinecde.training.task_source import as_fitted, content_of
 from onlinecde.training.task_source import load_task as load_fitted
 

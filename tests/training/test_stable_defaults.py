@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import onlinecde as oc
 from onlinecde.controls.fill import forward_fill
 from onlinecde.data import Task
+from onlinecde.evaluation.predictions import predict_task
 from onlinecde.training import fit
-from onlinecde.training.building import build_model
-from onlinecde.training.metrics import predict_task
+from onlinecde.training.defaults import build_model
 
 THOROUGH = os.environ.get("ONLINECDE_HYPOTHESIS") == "thorough"
 MOST_CHANNELS, MOST_ROWS, MOST_CELLS = (500, 20_000, 20_000) if THOROUGH else (500, 500, 500)

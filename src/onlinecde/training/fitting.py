@@ -14,12 +14,14 @@ import torch
 from onlinecde.artifacts import load as load_model
 from onlinecde.artifacts import save as save_model
 from onlinecde.data import Task
+from onlinecde.evaluation.naive import beside_naive
+from onlinecde.evaluation.predictions import as_probabilities, predict_task
 from onlinecde.models import OnlineModel
 from onlinecde.models.heads import Head
 from onlinecde.training.base_rates import start_at_base_rate
 from onlinecde.training.batches import seed_for
-from onlinecde.training.building import build_model, model_class, usual_settings
 from onlinecde.training.card import model_card
+from onlinecde.training.defaults import build_model, model_class, usual_settings
 from onlinecde.training.folding import fold, learn_scales
 from onlinecde.training.horizons import check_horizons
 from onlinecde.training.journal import (
@@ -30,8 +32,6 @@ from onlinecde.training.journal import (
 )
 from onlinecde.training.learnable import check_learnable
 from onlinecde.training.loop import Training, Unwatched, Watch
-from onlinecde.training.metrics import as_probabilities, predict_task
-from onlinecde.training.naive import beside_naive
 from onlinecde.training.readout_steps import fit_steps
 from onlinecde.training.recalibration import recalibrate
 from onlinecde.training.settings import FitError, FitSettings
