@@ -35,7 +35,7 @@ from onlinecde.streaming import (
     StreamingError,
     UnknownStream,
 )
-from onlinecde.streaming.intake import is_name
+from onlinecde.streaming.pipeline.validate import is_name
 
 Found = TypeVar("Found")
 
@@ -254,6 +254,6 @@ class Service:
             "clock_speed": settings.clock_speed,
             "tick": settings.tick,
             "silent_after": settings.silence,
-            "lateness": engine.lateness,
+            "lateness": engine.settings.lateness,
             "guarded": self.tokens is not None,
         }

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import errno
-import logging
 import os
 import shutil
 import sqlite3
-import sys
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from onlinecde.streaming.alarms import Alarm
 from onlinecde.streaming.errors import StoreBusy, StoreError, StoreFull
-from onlinecde.streaming.store import (
-    AlarmRecord,
+from onlinecde.streaming.stores.base import (
     CheckpointRecord,
     Commit,
     RefusedRecord,
@@ -26,38 +22,13 @@ from onlinecde.streaming.store import (
     StoreHead,
     StreamRecord,
 )
+from onlinecde.streaming.stores.sqlite_file import OwnedFile
+from onlinecde.streaming.stores.tables import PER_STREAM, SCHEMA, SQLITE_TABLES
 
-SCHEMA = 1
 ROOM = 4 * 2**20
 """Bytes that must be left on the disk: what SQLite lets a WAL grow to before it checkpoints"""
 KEPT_REFUSALS = 100_000
 """Refused events are for looking into; only the newest are kept, so that nobody can fill the disk with them."""
-
-# Rows are appended, and found by their index: a table in the order of streams would have to write a page
-# for each stream of a micro-batch.
-_TABLES = """
-CREATE TABLE meta (one INTEGER PRIMARY KEY CHECK (one = 1), schema INTEGER NOT NULL, model TEXT,
-                   sequence INTEGER NOT NULL, totals TEXT, pruned INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE streams (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, static BLOB, origin REAL);
-CREATE TABLE rows (stream INTEGER NOT NULL, time REAL NOT NULL, sequence INTEGER NOT NULL,
-                   events BLOB NOT NULL, more TEXT, outputs BLOB NOT NULL);
-CREATE UNIQUE INDEX rows_of_stream ON rows (stream, time);
-CREATE TABLE states (stream INTEGER PRIMARY KEY, time REAL NOT NULL, rows INTEGER NOT NULL,
-                     since INTEGER NOT NULL, first REAL NOT NULL, previous REAL, received REAL NOT NULL,
-                     outputs BLOB NOT NULL, body BLOB NOT NULL);
-CREATE TABLE checkpoints (stream INTEGER NOT NULL, time REAL NOT NULL, body BLOB NOT NULL);
-CREATE UNIQUE INDEX checkpoints_of_stream ON checkpoints (stream, time);
-CREATE TABLE revised (stream INTEGER NOT NULL, time REAL NOT NULL, sequence INTEGER NOT NULL,
-                      outputs BLOB NOT NULL);
-CREATE INDEX revised_of_stream ON revised (stream);
-CREATE TABLE refused (number INTEGER PRIMARY KEY, sequence INTEGER NOT NULL, stream TEXT, time TEXT,
-                      channel TEXT, value TEXT, code TEXT NOT NULL);
-CREATE TABLE alarms (number INTEGER PRIMARY KEY, stream INTEGER NOT NULL, time REAL NOT NULL,
-                     probability REAL NOT NULL, threshold REAL NOT NULL, raised REAL NOT NULL,
-                     acknowledged REAL, "by" TEXT);
-CREATE INDEX alarms_of_stream ON alarms (stream);
-CREATE TABLE commits (sequence INTEGER PRIMARY KEY, received REAL NOT NULL);
-"""
 
 _REMEDIES = {
     sqlite3.SQLITE_READONLY: "it cannot be written; give one this user may write, on a disk that is not read-only.",
@@ -67,11 +38,6 @@ _REMEDIES = {
     sqlite3.SQLITE_NOTADB: "it is no SQLite database; give another file.",
 }
 """What to do about SQLite's errors that do not pass by themselves"""
-_LOGGER = logging.getLogger("onlinecde.streaming")
-_owned: dict[tuple[int, int], str] = {}
-"""Device and inode of the files that stores of this process own, with their names"""
-_owning = threading.Lock()
-_PER_STREAM = ("rows", "states", "checkpoints", "revised", "alarms")
 
 
 class SQLiteStore:
@@ -104,7 +70,7 @@ class SQLiteStore:
             raise StoreError(f"{self.file.parent} is not a folder: make it first.")
         # SQLite keeps the WAL beside the file that a link leads to.
         self._real = self.file.resolve()
-        self._owned = _Owned(self.file, self._real)
+        self._owned = OwnedFile(self.file, self._real)
         try:
             with self._failing():
                 self._db = sqlite3.connect(
@@ -132,7 +98,7 @@ class SQLiteStore:
         with self._transaction():
             found = run("SELECT count(*) FROM sqlite_master").fetchone()[0]
             if not found:
-                for statement in _TABLES.split(";\n"):
+                for statement in SQLITE_TABLES.split(";\n"):
                     run(statement)
                 run("INSERT INTO meta (one, schema, sequence) VALUES (1, ?, 0)", (SCHEMA,))
         try:
@@ -228,7 +194,7 @@ class SQLiteStore:
             "outputs = excluded.outputs",
             commit.rows,
         )
-        many("INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", commit.states)
+        many(f"INSERT OR REPLACE INTO states VALUES ({_places(StateRecord)})", commit.states)
         many("DELETE FROM checkpoints WHERE stream = ? AND time >= ?", commit.cuts)
         many("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", commit.checkpoints)
         many("INSERT INTO revised VALUES (?, ?, ?, ?)", commit.revised)
@@ -242,7 +208,7 @@ class SQLiteStore:
                 "DELETE FROM refused WHERE number <= (SELECT max(number) FROM refused) - ?",
                 (KEPT_REFUSALS,),
             )
-        many("INSERT INTO alarms VALUES (?, ?, ?, ?, ?, ?, ?, ?)", commit.alarms)
+        many(f"INSERT INTO alarms VALUES ({_places(Alarm)})", commit.alarms)
 
     def find(self, names: Sequence[str]) -> list[StreamRecord | None]:
         sql = "SELECT number, name, static, origin FROM streams WHERE name = ?"
@@ -305,7 +271,7 @@ class SQLiteStore:
 
     def alarms(
         self, stream: int | None = None, *, unacknowledged: bool = False
-    ) -> list[AlarmRecord]:
+    ) -> list[Alarm[int]]:
         asked, values = ["TRUE"], []
         if stream is not None:
             asked.append("stream = ?")
@@ -313,16 +279,16 @@ class SQLiteStore:
         if unacknowledged:
             asked.append("acknowledged IS NULL")
         sql = f"SELECT * FROM alarms WHERE {' AND '.join(asked)} ORDER BY number DESC"
-        return [AlarmRecord(*one) for one in self._read(sql, values)]
+        return [Alarm(*one) for one in self._read(sql, values)]
 
-    def acknowledge(self, number: int, at: float, by: str) -> AlarmRecord | None:
+    def acknowledge(self, number: int, at: float, by: str) -> Alarm[int] | None:
         with self._transaction():
             self._db.execute(
                 'UPDATE alarms SET acknowledged = ?, "by" = ? WHERE number = ? AND acknowledged IS NULL',
                 (at, by, number),
             )
         found = self._read("SELECT * FROM alarms WHERE number = ?", (number,))
-        return AlarmRecord(*found[0]) if found else None
+        return Alarm(*found[0]) if found else None
 
     def pruned(self) -> bool:
         return bool(self._read("SELECT pruned FROM meta")[0][0])
@@ -348,7 +314,7 @@ class SQLiteStore:
 
     def forget(self, stream: int, totals: str) -> None:
         with self._transaction():
-            for table in _PER_STREAM:
+            for table in PER_STREAM:
                 self._db.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))
             self._db.execute(
                 "DELETE FROM refused WHERE stream = (SELECT name FROM streams WHERE number = ?)",
@@ -363,100 +329,6 @@ class SQLiteStore:
         self._owned.release()
 
 
-class _Owned:
-    """A store's file, locked for this process under every name it has, and closed to other users.
-
-    A second engine on it would undo what the first holds in memory. The lock is on the file itself, so that
-    links lead to the same one and there is no file beside it to delete; a process that dies lets go of it.
-    """
-
-    def __init__(self, file: Path, real: Path) -> None:
-        self._file, self._real = file, real
-        with _owning:
-            # Closing any descriptor of a file drops the locks that SQLite has on it in this process: one
-            # that is owned here is not opened a second time.
-            if _identity(real) in _owned:
-                raise self._busy()
-            try:
-                self._handle = os.open(real, os.O_RDWR | os.O_CREAT, 0o600)
-            except OSError as error:
-                raise StoreError(
-                    f"{file} cannot be written ({error.strerror}): give a file that this user may write, in a "
-                    "folder that this user may write, on a disk that is not read-only."
-                ) from error
-            try:
-                self._lock()
-                status = os.fstat(self._handle)
-                self._identity = status.st_dev, status.st_ino
-                self.check()
-                self._close_to_others()
-            except BaseException:
-                os.close(self._handle)
-                raise
-            _owned[self._identity] = str(file)
-
-    def _lock(self) -> None:
-        try:
-            import fcntl
-        except (
-            ImportError
-        ):  # not on this system: the sequence of commits still tells two writers apart
-            return
-        try:
-            if sys.platform == "linux":  # where these locks and SQLite's do not see each other
-                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            else:  # a byte far beyond those that SQLite locks
-                fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 2**60)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise self._busy() from error
-            raise StoreError(
-                f"{self._file} cannot be locked ({error.strerror}): use a local disk."
-            ) from error
-
-    def _busy(self) -> StoreBusy:
-        return StoreBusy(
-            f"{self._file} is in use by another engine: stop that one, or give another file."
-        )
-
-    def _close_to_others(self) -> None:
-        """Take other users' rights to the file, and to what SQLite keeps beside it, as it will to new ones."""
-        for name in ("", "-wal", "-shm"):
-            part = self._real.with_name(self._real.name + name)
-            try:
-                mode = part.stat().st_mode & 0o777
-                if mode & 0o077:
-                    part.chmod(mode & 0o700)
-                    _LOGGER.warning(
-                        "store closed to other users",
-                        extra={"told": {"part": name or "file", "mode_before": f"{mode:04o}"}},
-                    )
-            except FileNotFoundError:
-                continue
-            except PermissionError:  # another user's file
-                _LOGGER.warning(
-                    "store open to other users", extra={"told": {"part": name or "file"}}
-                )
-
-    def check(self) -> None:
-        """Refuse to go on where the name leads to another file by now."""
-        if _identity(self._real) != self._identity:
-            raise StoreError(
-                f"{self._file} was deleted, moved or replaced while it was in use: stop this engine, and put "
-                "the file back in its place."
-            )
-
-    def release(self) -> None:
-        """Let go of the file; after SQLite has closed it."""
-        with _owning:
-            if _owned.pop(self._identity, None) is not None:
-                os.close(self._handle)
-
-
-def _identity(file: Path) -> tuple[int, int] | None:
-    """Device and inode of a file; None where there is none."""
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+def _places(record: type[tuple]) -> str:
+    """A question mark for each field of a record."""
+    return ", ".join("?" * len(getattr(record, "_fields", ())))

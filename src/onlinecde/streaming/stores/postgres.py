@@ -6,10 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from onlinecde.streaming.alarms import Alarm
 from onlinecde.streaming.errors import StoreError
-from onlinecde.streaming.postgres_arrays import Integers, Texts, columns
-from onlinecde.streaming.postgres_connections import Address, Connections
-from onlinecde.streaming.postgres_tables import (
+from onlinecde.streaming.stores.base import (
+    CheckpointRecord,
+    Commit,
+    RefusedRecord,
+    RevisedRecord,
+    RowRecord,
+    StateRecord,
+    StoreHead,
+    StreamRecord,
+)
+from onlinecde.streaming.stores.postgres_arrays import Integers, Texts, columns
+from onlinecde.streaming.stores.postgres_connections import Address, Connections
+from onlinecde.streaming.stores.tables import (
     CUT,
     CUT_KINDS,
     FIELDS,
@@ -19,17 +30,6 @@ from onlinecde.streaming.postgres_tables import (
     PER_STREAM,
     SCHEMA,
     TABLES,
-)
-from onlinecde.streaming.store import (
-    AlarmRecord,
-    CheckpointRecord,
-    Commit,
-    RefusedRecord,
-    RevisedRecord,
-    RowRecord,
-    StateRecord,
-    StoreHead,
-    StreamRecord,
 )
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class PostgresStore:
 
     def alarms(
         self, stream: int | None = None, *, unacknowledged: bool = False
-    ) -> list[AlarmRecord]:
+    ) -> list[Alarm[int]]:
         asked: list[str] = ["TRUE"]
         values: list[Any] = []
         if stream is not None:
@@ -254,9 +254,9 @@ class PostgresStore:
         if unacknowledged:
             asked.append("acknowledged IS NULL")
         sql = f"SELECT {FIELDS['alarms']} FROM alarms WHERE {' AND '.join(asked)} ORDER BY number DESC"
-        return [AlarmRecord(*one) for one in self._at.read(sql, values)]
+        return [Alarm(*one) for one in self._at.read(sql, values)]
 
-    def acknowledge(self, number: int, at: float, by: str) -> AlarmRecord | None:
+    def acknowledge(self, number: int, at: float, by: str) -> Alarm[int] | None:
         with self._transaction() as db:
             db.execute(
                 'UPDATE alarms SET acknowledged = %s, "by" = %s WHERE number = %s AND acknowledged IS NULL',
@@ -264,7 +264,7 @@ class PostgresStore:
             )
         sql = f"SELECT {FIELDS['alarms']} FROM alarms WHERE number = %s"
         found = self._at.read(sql, (number,))
-        return AlarmRecord(*found[0]) if found else None
+        return Alarm(*found[0]) if found else None
 
     def pruned(self) -> bool:
         return self._at.read("SELECT pruned FROM meta")[0][0]

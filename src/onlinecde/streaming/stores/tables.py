@@ -1,10 +1,36 @@
-"""The tables of a store in PostgreSQL, and the statements that write whole columns to them."""
+"""The tables of a store, in SQLite and in PostgreSQL, and the statements that write whole columns to the latter."""
 
 from __future__ import annotations
 
-from onlinecde.streaming.postgres_arrays import Blobs, Column, Floats, Integers, Texts
+from onlinecde.streaming.stores.postgres_arrays import Blobs, Column, Floats, Integers, Texts
 
 SCHEMA = 1
+
+# Rows are appended, and found by their index: a table in the order of streams would have to write a page
+# for each stream of a micro-batch.
+SQLITE_TABLES = """
+CREATE TABLE meta (one INTEGER PRIMARY KEY CHECK (one = 1), schema INTEGER NOT NULL, model TEXT,
+                   sequence INTEGER NOT NULL, totals TEXT, pruned INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE streams (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, static BLOB, origin REAL);
+CREATE TABLE rows (stream INTEGER NOT NULL, time REAL NOT NULL, sequence INTEGER NOT NULL,
+                   events BLOB NOT NULL, more TEXT, outputs BLOB NOT NULL);
+CREATE UNIQUE INDEX rows_of_stream ON rows (stream, time);
+CREATE TABLE states (stream INTEGER PRIMARY KEY, time REAL NOT NULL, rows INTEGER NOT NULL,
+                     since INTEGER NOT NULL, first REAL NOT NULL, previous REAL, received REAL NOT NULL,
+                     outputs BLOB NOT NULL, body BLOB NOT NULL);
+CREATE TABLE checkpoints (stream INTEGER NOT NULL, time REAL NOT NULL, body BLOB NOT NULL);
+CREATE UNIQUE INDEX checkpoints_of_stream ON checkpoints (stream, time);
+CREATE TABLE revised (stream INTEGER NOT NULL, time REAL NOT NULL, sequence INTEGER NOT NULL,
+                      outputs BLOB NOT NULL);
+CREATE INDEX revised_of_stream ON revised (stream);
+CREATE TABLE refused (number INTEGER PRIMARY KEY, sequence INTEGER NOT NULL, stream TEXT, time TEXT,
+                      channel TEXT, value TEXT, code TEXT NOT NULL);
+CREATE TABLE alarms (number INTEGER PRIMARY KEY, stream INTEGER NOT NULL, time REAL NOT NULL,
+                     probability REAL NOT NULL, threshold REAL NOT NULL, raised REAL NOT NULL,
+                     acknowledged REAL, "by" TEXT);
+CREATE INDEX alarms_of_stream ON alarms (stream);
+CREATE TABLE commits (sequence INTEGER PRIMARY KEY, received REAL NOT NULL);
+"""
 
 # States are replaced again and again: with room on their pages that touches no index. Their bytes are
 # floats, which do not compress.

@@ -1,4 +1,4 @@
-"""A stretch of a stream's past: its stored rows, and their states, integrated again piece by piece."""
+"""A part of a stream's past: its stored rows, and their states, integrated again piece by piece."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 import torch
 
 from onlinecde.models import StreamState
+from onlinecde.streaming.codec import dense_rows
 from onlinecde.streaming.errors import StreamingError
-from onlinecde.streaming.following import Following
-from onlinecde.streaming.rounds import integrate
-from onlinecde.streaming.rowcodec import dense_rows
-from onlinecde.streaming.store import RowRecord
+from onlinecde.streaming.pipeline.integrate import integrate
+from onlinecde.streaming.state import EngineState
+from onlinecde.streaming.stores.base import RowRecord
 
 PIECE_ROWS, PIECE_LEGS = 128, 64
 """Rows one leg is taken further, and legs integrated side by side, in one piece of work"""
 
 
 @dataclass(frozen=True, eq=False)
-class Stretch:
-    """A stretch of a stream's past; state 0 is `base`, state n that after row n - 1 of `records`."""
+class Past:
+    """Part of a stream's past; state 0 is `base`, state n that after row n - 1 of `records`."""
 
     number: int
     name: str
@@ -41,12 +41,12 @@ class _Leg:
     end: int
 
 
-def stretch(following: Following, slot: int, since: float, until: float) -> Stretch:
+def past_of(engine: EngineState, slot: int, since: float, until: float) -> Past:
     """The rows of a stream from the state that holds at `since` up to `until`.
 
     Where rows were pruned, it begins with the oldest state that is left.
     """
-    store, number = following.store, int(following.residents.number[slot])
+    store, number = engine.store, int(engine.number[slot])
     kept = store.checkpoint(number, float(np.nextafter(since, np.inf)))
     if kept is None:
         records = store.rows(number, until=until)
@@ -54,25 +54,25 @@ def stretch(following: Following, slot: int, since: float, until: float) -> Stre
     else:
         records = store.rows(number, float(np.nextafter(kept.time, np.inf)), until)
     if kept is None:
-        base, base_time = following.begin(slot), float("-inf")
+        base, base_time = engine.begin(slot), float("-inf")
     else:
-        base, base_time = following.codec.decode([kept.body]), kept.time
+        base, base_time = engine.codec.decode([kept.body]), kept.time
     times = np.array([base_time, *(record.time for record in records)])
-    return Stretch(number, following.residents.names[slot], base, records, times)
+    return Past(number, engine.names[slot], base, records, times)
 
 
 def states_in_pieces(
-    following: Following, found: Stretch, needed: np.ndarray
+    engine: EngineState, past: Past, needed: np.ndarray
 ) -> Iterator[tuple[np.ndarray, StreamState | None]]:
-    """The states of a stretch with these numbers (increasing), in pieces of bounded work: some numbers, their states.
+    """The states of a past with these numbers (increasing), in pieces of bounded work: some numbers, their states.
 
     Checkpoints on the way are begun from, and what follows them is integrated side by side. A piece may only lead
     up to a state that is needed; it then has none (None).
     """
-    state, at, asked = found.base, 0, needed
+    state, at, asked = past.base, 0, needed
     while len(asked):
-        legs = _legs(following, found, asked, state, at)
-        states, where = _integrated(following, found, legs)
+        legs = _legs(engine, past, asked, state, at)
+        states, where = _integrated(engine, past, legs)
         at = legs[-1].end
         done = asked[: np.searchsorted(asked, at, side="right")]
         places = torch.tensor([where[one] for one in done.tolist()], dtype=torch.int64)
@@ -81,14 +81,14 @@ def states_in_pieces(
 
 
 def _legs(
-    following: Following, found: Stretch, asked: np.ndarray, state: StreamState, at: int
+    engine: EngineState, past: Past, asked: np.ndarray, state: StreamState, at: int
 ) -> list[_Leg]:
     """Legs from state `at` on, to as many of the states asked for as make one piece."""
     legs, begin, looked = [], at, at
     for one in asked.tolist():
-        if one - looked > following.settings.checkpoint_rows:
+        if one - looked > engine.settings.checkpoint_rows:
             looked = one
-            later = _checkpoint(following, found, one, begin)
+            later = _checkpoint(engine, past, one, begin)
             if later is not None:
                 legs.append(_Leg(state, begin, at))
                 if len(legs) == PIECE_LEGS:
@@ -101,41 +101,41 @@ def _legs(
 
 
 def _checkpoint(
-    following: Following, found: Stretch, to: int, begin: int
+    engine: EngineState, past: Past, to: int, begin: int
 ) -> tuple[StreamState, int] | None:
     """The newest state that is kept for good after state `begin`, up to state `to`, and its number."""
-    until = float(np.nextafter(found.times[to], np.inf))
-    kept = following.store.checkpoint(found.number, until)
+    until = float(np.nextafter(past.times[to], np.inf))
+    kept = engine.store.checkpoint(past.number, until)
     if kept is None:
         return None
-    number = int(np.searchsorted(found.times, kept.time))
-    if number <= begin or found.times[number] != kept.time:
+    number = int(np.searchsorted(past.times, kept.time))
+    if number <= begin or past.times[number] != kept.time:
         return None
-    return following.codec.decode([kept.body]), number
+    return engine.codec.decode([kept.body]), number
 
 
 def _integrated(
-    following: Following, found: Stretch, legs: list[_Leg]
+    engine: EngineState, past: Past, legs: list[_Leg]
 ) -> tuple[StreamState, dict[int, int]]:
     """The states of some legs, and where among them each number is."""
-    kind = type(found.base)
+    kind = type(past.base)
     where = {leg.begin: place for place, leg in enumerate(legs)}
     bases = kind.concatenate([leg.state for leg in legs])
     moving = [leg for leg in legs if leg.end > leg.begin]
     if not moving:
         return bases, where
     rows = np.concatenate([np.arange(leg.begin, leg.end) for leg in moving])
-    records = [found.records[row] for row in rows.tolist()]
+    records = [past.records[row] for row in rows.tolist()]
     done = integrate(
-        following.model,
+        engine.model,
         kind.concatenate([leg.state for leg in moving]),
         np.array([leg.end - leg.begin for leg in moving]),
-        found.times[rows + 1],
-        dense_rows(records, following.model.channels),
+        past.times[rows + 1],
+        dense_rows(records, engine.model.channels),
     )
     if done.bad:
         raise StreamingError(
-            f"stream {found.name!r}: its stored row at {records[min(done.bad)].time!r} has no finite state any "
+            f"stream {past.name!r}: its stored row at {records[min(done.bad)].time!r} has no finite state any "
             "more: rebuild the store.",
             "state_unreadable",
         )
@@ -144,9 +144,9 @@ def _integrated(
     return kind.concatenate([bases, states]), where
 
 
-def states_of(following: Following, found: Stretch, which: np.ndarray) -> StreamState:
-    """The states of a stretch with these numbers, all at once."""
+def states_of(engine: EngineState, past: Past, which: np.ndarray) -> StreamState:
+    """The states of a past with these numbers, all at once."""
     needed, place = np.unique(which, return_inverse=True)
-    pieces = [states for _, states in states_in_pieces(following, found, needed)]
-    states = type(found.base).concatenate([one for one in pieces if one is not None])
+    pieces = [states for _, states in states_in_pieces(engine, past, needed)]
+    states = type(past.base).concatenate([one for one in pieces if one is not None])
     return states[torch.from_numpy(place)]

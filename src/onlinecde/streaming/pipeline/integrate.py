@@ -1,4 +1,7 @@
-"""Rows of many streams, integrated together: round r advances every stream by its r-th row."""
+"""Fourth step: rows of many streams, integrated together: round r advances every stream by its r-th row.
+
+The engine asks its model here and nowhere else, but for explanations.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ class Integrated:
     states: StreamState
     """The state after each row; of no meaning from a stream's first bad row on"""
     outputs: np.ndarray
-    """(row, output): what the model says after each row"""
+    """(row, output): the model's outputs after each row"""
     bad: dict[int, str]
-    """First row of a stream without a finite state or answer -> what the model said against it, or \"\" """
+    """First row of a stream without a finite state or answer -> the model's complaint, or \"\" """
 
     def states_of(self, rows: np.ndarray) -> StreamState:
         """The states after some rows."""
@@ -49,19 +52,19 @@ def at_model(model: OnlineModel, state: StreamState) -> Any:
 def observe(
     model: OnlineModel, state: StreamState, times: np.ndarray, rows: np.ndarray, largest: float
 ) -> tuple[StreamState, dict[int, str]]:
-    """One row (stream, channel) for each stream: the new states, and why some are of no use.
+    """One row (stream, channel) for each stream: the new states, and why some cannot be used.
 
     A stream's bits never depend on its company: kernels see to that themselves; where they do not
     apply, streams are taken one by one, because a matrix product may round differently by its size.
-    A state is of no use, too, where it holds a number beyond `largest`.
+    A state that holds a number beyond `largest` cannot be used either.
     """
     if isinstance(model, NeuralCDE):
-        found = live.observe_each(model, state, times, rows, largest)  # pyright: ignore[reportArgumentType]
-        if found is not None:
-            after, finite = found
+        fused = live.observe_each(model, state, times, rows, largest)  # pyright: ignore[reportArgumentType]
+        if fused is not None:
+            after, finite = fused
             return after, dict.fromkeys(np.flatnonzero(~finite).tolist(), "")
-        if (told := _observe_there(model, state, times, rows, largest)) is not None:
-            return told
+        if (on_gpu := _observe_on_gpu(model, state, times, rows, largest)) is not None:
+            return on_gpu
     bad: dict[int, str] = {}
     after = []
     for stream in range(len(state)):
@@ -80,7 +83,7 @@ def observe(
     return type(state).concatenate(after), bad
 
 
-def _observe_there(
+def _observe_on_gpu(
     model: NeuralCDE, state: StreamState, times: np.ndarray, rows: np.ndarray, largest: float
 ) -> tuple[StreamState, dict[int, str]] | None:
     """`observe` on a GPU, all streams at once; None where there is none, or a stream's row is refused."""
@@ -105,6 +108,22 @@ def _sound(state: StreamState, largest: float) -> bool:
         if not bool(fine.all()):
             return False
     return True
+
+
+def predict(model: OnlineModel, states: StreamState, at: np.ndarray) -> np.ndarray:
+    """Outputs (state, output) at times (state,); NaN where the model has no finite answer."""
+    if not len(at):
+        return np.empty((0, model.outputs))
+    with torch.no_grad():
+        try:
+            outputs = model.predict(at_model(model, states), torch.from_numpy(at))
+            return outputs.double().cpu().numpy()
+        except SolverError:
+            if len(at) == 1:
+                return np.full((1, model.outputs), np.nan)
+            return np.concatenate(
+                [predict(model, states[n], at[n : n + 1]) for n in range(len(at))]
+            )
 
 
 def integrate(

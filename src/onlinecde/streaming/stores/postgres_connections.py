@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from onlinecde.streaming.errors import StoreBusy, StoreError, StoreFull
-from onlinecde.streaming.postgres_arrays import register
+from onlinecde.streaming.stores.postgres_arrays import register
 
 if TYPE_CHECKING:
     from psycopg import Connection

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 
+from onlinecde.streaming.alarms import Alarm
 from onlinecde.streaming.errors import StoreError
-from onlinecde.streaming.store import (
-    AlarmRecord,
+from onlinecde.streaming.stores.base import (
     CheckpointRecord,
     Commit,
     RefusedRecord,
@@ -36,7 +36,7 @@ class MemoryStore:
         self._checkpoints: dict[int, list[tuple]] = {}
         self._revised: dict[int, list[tuple]] = {}
         self._refused: list[tuple] = []
-        self._alarms: dict[int, AlarmRecord] = {}
+        self._alarms: dict[int, Alarm[int]] = {}
         self._received: dict[int, float] = {}
         self._pruned = False
 
@@ -88,7 +88,7 @@ class MemoryStore:
         if commit.refused:
             self._refused = (self._refused + commit.refused)[-KEPT_REFUSALS:]
         for alarm in commit.alarms:
-            self._alarms[alarm[0]] = AlarmRecord(*alarm)
+            self._alarms[alarm[0]] = Alarm(*alarm)
         self._received[commit.sequence] = commit.received
         self._sequence, self._totals = commit.sequence, commit.totals
 
@@ -142,7 +142,7 @@ class MemoryStore:
 
     def alarms(
         self, stream: int | None = None, *, unacknowledged: bool = False
-    ) -> list[AlarmRecord]:
+    ) -> list[Alarm[int]]:
         return [
             alarm
             for alarm in reversed(self._alarms.values())
@@ -150,7 +150,7 @@ class MemoryStore:
             and not (unacknowledged and alarm.acknowledged is not None)
         ]
 
-    def acknowledge(self, number: int, at: float, by: str) -> AlarmRecord | None:
+    def acknowledge(self, number: int, at: float, by: str) -> Alarm[int] | None:
         alarm = self._alarms.get(number)
         if alarm is not None and alarm.acknowledged is None:
             alarm = self._alarms[number] = alarm._replace(acknowledged=at, by=by)

@@ -1,4 +1,4 @@
-"""From columns of anything to columns that can be trusted; what is wrong with an event refuses it alone."""
+"""First step: from columns of anything to columns that can be trusted; what is wrong with an event refuses it alone."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from itertools import repeat
 from typing import Any
 
 import numpy as np
+import torch
 
+from onlinecde.models import OnlineModel
+from onlinecde.streaming.errors import StreamingError
 from onlinecde.streaming.events import EventBatch, Refusal
 
 LONGEST_NAME = 200
+HORIZON = 1e5
+"""Time scales (of the training times) from their mean beyond which a time is absurd"""
 _NUMBERS = (int, float, np.integer, np.floating)
 
 
@@ -25,15 +30,26 @@ class Limits:
     largest: float
     """Largest value the model's numbers hold"""
 
+    @classmethod
+    def of(cls, model: OnlineModel, horizon: float | None) -> Limits:
+        """What times and values a model can take; horizon as in `EngineSettings`."""
+        encoding = getattr(model, "encoding", None)
+        middle = 0.0 if encoding is None else float(encoding.time_shift)
+        scale = 1.0 if encoding is None else float(encoding.time_scale)
+        reach = HORIZON * scale if horizon is None else horizon
+        if not reach > 0:
+            raise StreamingError(f"horizon is {reach}: give a positive time.", "setting_bad")
+        return cls(middle - reach, middle + reach, float(torch.finfo(model.dtype).max))
+
 
 @dataclass(frozen=True, eq=False)
-class Columns:
-    """A batch as arrays; what an entry of a refused event holds has no meaning."""
+class Checked:
+    """A batch as arrays that can be trusted; what an entry of a refused event holds has no meaning."""
 
     names: Sequence[Any]
     of: np.ndarray
     """(event,): entry of `names`"""
-    slots: np.ndarray
+    slots_of_names: np.ndarray
     """(entry of `names`,): slots of the streams in memory, -1 for others"""
     times: np.ndarray
     channels: np.ndarray
@@ -43,16 +59,25 @@ class Columns:
     """(event,) bool"""
     refusals: dict[int, Refusal]
 
+    @property
+    def slots(self) -> np.ndarray:
+        """(event,): slot of the stream"""
+        return self.slots_of_names[self.of]
 
-def columns_of(
+    def refuse(self, events: Sequence[int], refusal: Refusal) -> None:
+        """Refuse some events, all for one reason."""
+        self.valid[events] = False
+        self.refusals.update(dict.fromkeys(events, refusal))
+
+
+def validate(
     batch: EventBatch, channels: Mapping[str, int], known: Mapping[str, int], limits: Limits
-) -> Columns:
+) -> Checked:
     """Check everything about each event that does not depend on its stream's past.
 
     channels: name -> position. known: name -> slot of the streams in memory.
     """
-    many = len(batch)
-    valid = np.ones(many, bool)
+    valid = np.ones(len(batch), bool)
     refusals: dict[int, Refusal] = dict(batch.refused or {})
     valid[list(refusals)] = False
 
@@ -62,7 +87,7 @@ def columns_of(
         for place in which.tolist():
             refusals[place] = Refusal(code, field, say(place))
 
-    of = np.arange(many) if batch.of is None else _pointers(batch.of, len(batch.streams))
+    of = np.arange(len(batch)) if batch.of is None else _pointers(batch.of, len(batch.streams))
     slots = _lookup(batch.streams, known)
     _check_names(batch.streams, np.flatnonzero(slots < 0), of, refuse)
     times, strange = numbers_of(batch.times)
@@ -139,12 +164,12 @@ def columns_of(
             lambda i: f"id is {_quoted(ids[i])}: give a text of 1 to {LONGEST_NAME} characters.",
         )
     # -0.0 and 0.0 are one time; a store may keep only one of them.
-    return Columns(batch.streams, of, slots, times + 0.0, codes, values, ids, valid, refusals)
+    return Checked(batch.streams, of, slots, times + 0.0, codes, values, ids, valid, refusals)
 
 
-def is_text(told: Any) -> bool:
+def is_text(text: Any) -> bool:
     """Whether something is a printable text that is not too long: an event's id, a person's name."""
-    return isinstance(told, str) and 0 < len(told) <= LONGEST_NAME and told.isprintable()
+    return isinstance(text, str) and 0 < len(text) <= LONGEST_NAME and text.isprintable()
 
 
 def is_name(name: Any) -> bool:
@@ -157,8 +182,8 @@ def _lookup(names: Any, known: Mapping[str, int]) -> np.ndarray:
     try:
         return np.fromiter(map(known.get, names, repeat(-1)), np.int64, len(names))
     except TypeError:  # something that cannot be looked up at all
-        found = [known.get(one, -1) if isinstance(one, str) else -1 for one in names]
-        return np.array(found, np.int64)
+        entries = [known.get(one, -1) if isinstance(one, str) else -1 for one in names]
+        return np.array(entries, np.int64)
 
 
 def _check_names(names: Any, doubtful: np.ndarray, of: np.ndarray, refuse: Any) -> None:
@@ -195,16 +220,16 @@ def numbers_of(column: Any) -> tuple[np.ndarray, np.ndarray | None]:
             return np.array(column, np.float64), None
         except OverflowError:  # an int beyond any float
             pass
-    found, strange = np.full(len(column), np.nan), []
+    numbers, strange = np.full(len(column), np.nan), []
     for place, one in enumerate(column):
         if isinstance(one, bool) or not isinstance(one, _NUMBERS):
             strange.append(place)
             continue
         try:
-            found[place] = float(one)
+            numbers[place] = float(one)
         except OverflowError:
-            found[place] = np.inf if one > 0 else -np.inf
-    return found, np.array(strange, np.int64) if strange else None
+            numbers[place] = np.inf if one > 0 else -np.inf
+    return numbers, np.array(strange, np.int64) if strange else None
 
 
 def _codes(column: Any, channels: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray | None]:

@@ -1,7 +1,7 @@
 """What an engine needs of a store: commit a micro-batch whole or not at all, and read it back.
 
-A PostgreSQL store beside the two here needs these methods and no more; `tests/streaming` runs the same
-tests on every store. Streams are numbered by the engine; bytes are the engine's business (`codec`, `rowcodec`).
+Another store needs these methods and no more; `tests/streaming` runs the same tests on every store. Streams are
+numbered by the engine; bytes are the engine's business (`codec`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+from onlinecde.streaming.alarms import Alarm
 
 
 class StreamRecord(NamedTuple):
@@ -75,19 +77,6 @@ class RefusedRecord(NamedTuple):
     code: str
 
 
-class AlarmRecord(NamedTuple):
-    """An alarm; `acknowledged` and `by` are None while it is open."""
-
-    number: int
-    stream: int
-    time: float
-    probability: float
-    threshold: float
-    raised: float
-    acknowledged: float | None
-    by: str | None
-
-
 @dataclass
 class Commit:
     """Everything one micro-batch changes; all of it becomes durable, or nothing.
@@ -115,7 +104,7 @@ class Commit:
     refused: list[tuple] = field(default_factory=list)
     """of `RefusedRecord`"""
     alarms: list[tuple] = field(default_factory=list)
-    """of `AlarmRecord`"""
+    """of `Alarm`"""
 
 
 class StoreHead(NamedTuple):
@@ -199,11 +188,11 @@ class Store(Protocol):
 
     def alarms(
         self, stream: int | None = None, *, unacknowledged: bool = False
-    ) -> list[AlarmRecord]:
+    ) -> list[Alarm[int]]:
         """Alarms, newest first."""
         ...
 
-    def acknowledge(self, number: int, at: float, by: str) -> AlarmRecord | None:
+    def acknowledge(self, number: int, at: float, by: str) -> Alarm[int] | None:
         """Mark an alarm as seen unless it is already; None where there is no such alarm."""
         ...
 

@@ -1,4 +1,4 @@
-"""A stream as one parcel of bytes: what another engine, or a Spark job, needs to go on with it.
+"""Streams from one engine to another: `pack` makes a parcel of bytes, `take_in` goes on with it.
 
     magic "OCDP" | version u16 | name | head | static | outputs | checkpoints' times | states | revised | rows | crc32
 
@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from onlinecde.streaming.errors import CodecError, StreamingError
-from onlinecde.streaming.following import Following
-from onlinecde.streaming.intake import is_name
-from onlinecde.streaming.store import Commit, StateRecord, Store, StreamRecord
+from onlinecde.streaming.pipeline.validate import is_name
+from onlinecde.streaming.state import EngineState
+from onlinecde.streaming.stores.base import Commit, StateRecord, Store, StreamRecord
 
 MAGIC = b"OCDP"
 VERSION = 1
@@ -32,7 +32,7 @@ PackedRow = tuple[float, bytes, str | None, bytes]
 
 
 class Outline(NamedTuple):
-    """What a parcel tells without its rows; its records have no stream number yet (0)."""
+    """The content of a parcel without its rows; its records have no stream number yet (0)."""
 
     stream: StreamRecord
     state: StateRecord
@@ -64,12 +64,12 @@ def pack(store: Store, stream: StreamRecord, state: StateRecord, since: float) -
     """A stream of a store as bytes, with what events from `since` on may change."""
     floor = store.checkpoint(stream.number, since)
     rows = store.rows(stream.number, -np.inf if floor is None else np.nextafter(floor.time, np.inf))
-    checkpoints, found = [], store.checkpoint(stream.number, float("inf"))
+    checkpoints, kept = [], store.checkpoint(stream.number, float("inf"))
     # Where rows were pruned there may be no state from before `since`: then the oldest that is left.
     lowest = float("-inf") if floor is None else floor.time
-    while found is not None and found.time >= lowest:
-        checkpoints.append(found)
-        found = store.checkpoint(stream.number, found.time)
+    while kept is not None and kept.time >= lowest:
+        checkpoints.append(kept)
+        kept = store.checkpoint(stream.number, kept.time)
     checkpoints.reverse()
     revised = [one for one in store.revised(stream.number) if one.time > lowest]
     return _closed(
@@ -116,8 +116,8 @@ def _front(stream: StreamRecord, state: StateRecord, kept: int, rows: int, chang
         rows,
         changed,
     )
-    told = struct.pack("<HH", VERSION, len(name))
-    return b"".join((MAGIC, told, name, head, static, state.outputs))
+    form = struct.pack("<HH", VERSION, len(name))
+    return b"".join((MAGIC, form, name, head, static, state.outputs))
 
 
 def _row(row: PackedRow) -> tuple[bytes, ...]:
@@ -142,14 +142,14 @@ def stream_name(body: bytes) -> str:
 
 
 def outline(body: bytes) -> Outline:
-    """What a parcel tells without its rows; nothing is checked."""
+    """The content of a parcel without its rows; nothing is checked."""
     at = _start(body)
-    told = _HEAD.unpack_from(body, at)
-    last, first, previous, received, origin, total, since = told[:7]
-    features, said, size, kept, rows, changed = told[7:]
+    head = _HEAD.unpack_from(body, at)
+    last, first, previous, received, origin, total, since = head[:7]
+    features, width, size, kept, rows, changed = head[7:]
     at += _HEAD.size
     static, at = body[at : at + features] or None, at + features
-    outputs, at = body[at : at + said], at + said
+    outputs, at = body[at : at + width], at + width
     times = struct.unpack_from(f"<{kept}d", body, at)
     below = 1 if rows < total else 0
     floor = times[0] if below else float("-inf")
@@ -191,37 +191,37 @@ def check(body: bytes) -> None:
 def unpack(body: bytes) -> Parcel:
     """What `pack` packed; raises CodecError for bytes that are damaged or something else."""
     check(body)
-    told = outline(body)
-    said, size = len(told.state.outputs), len(told.state.body)
-    at = _start(body) + _HEAD.size + len(told.stream.static or b"") + said
-    times = struct.unpack_from(f"<{told.kept}d", body, at)
-    at += 8 * told.kept + size
+    content = outline(body)
+    width, size = len(content.state.outputs), len(content.state.body)
+    at = _start(body) + _HEAD.size + len(content.stream.static or b"") + width
+    times = struct.unpack_from(f"<{content.kept}d", body, at)
+    at += 8 * content.kept + size
     checkpoints = [
         (time, body[at + n * size : at + (n + 1) * size]) for n, time in enumerate(times)
     ]
-    at += size * told.kept
-    times = struct.unpack_from(f"<{told.changed}d", body, at)
-    at += 8 * told.changed
-    revised = [(time, body[at + n * said : at + (n + 1) * said]) for n, time in enumerate(times)]
-    at += said * told.changed
+    at += size * content.kept
+    times = struct.unpack_from(f"<{content.changed}d", body, at)
+    at += 8 * content.changed
+    revised = [(time, body[at + n * width : at + (n + 1) * width]) for n, time in enumerate(times)]
+    at += width * content.changed
     rows: list[PackedRow] = []
-    for _ in range(told.rows):
+    for _ in range(content.rows):
         time, events, note = _ROW.unpack_from(body, at)
         answered = at + _ROW.size
-        observed = answered + said
+        observed = answered + width
         noted = observed + events
         at = noted + note
         more = body[noted:at].decode() if note else None
         rows.append((time, body[observed:noted], more, body[answered:observed]))
-    return Parcel(told, checkpoints, rows, revised)
+    return Parcel(content, checkpoints, rows, revised)
 
 
-def check_reach(told: Outline, lateness: float) -> None:
+def check_reach(content: Outline, lateness: float) -> None:
     """Refuse a parcel whose rows do not reach back as far as late events may."""
-    if told.floor >= told.state.time - lateness:
+    if content.floor >= content.state.time - lateness:
         raise StreamingError(
-            f"stream {told.stream.name!r} was kept for less lateness than {lateness:g}: its rows up to "
-            f"{told.floor!r} are gone, its newest is at {told.state.time!r}. Allow less lateness.",
+            f"stream {content.stream.name!r} was kept for less lateness than {lateness:g}: its rows up to "
+            f"{content.floor!r} are gone, its newest is at {content.state.time!r}. Allow less lateness.",
             "lateness_short",
         )
 
@@ -232,10 +232,10 @@ def put(commit: Commit, number: int, parcel: Parcel) -> None:
     put_past(commit, number, parcel)
 
 
-def put_outline(commit: Commit, number: int, told: Outline) -> None:
+def put_outline(commit: Commit, number: int, content: Outline) -> None:
     """Add a stream and its newest state to a commit."""
-    commit.opened.append((number, *told.stream[1:]))
-    commit.states.append((number, *told.state[1:]))
+    commit.opened.append((number, *content.stream[1:]))
+    commit.states.append((number, *content.state[1:]))
 
 
 def put_past(commit: Commit, number: int, parcel: Parcel) -> None:
@@ -243,49 +243,42 @@ def put_past(commit: Commit, number: int, parcel: Parcel) -> None:
     sequence = commit.sequence
     commit.checkpoints += [(number, *one) for one in parcel.checkpoints]
     commit.rows += [(number, time, sequence, *row) for time, *row in parcel.rows]
-    commit.revised += [(number, time, sequence, said) for time, said in parcel.revised]
+    commit.revised += [(number, time, sequence, outputs) for time, outputs in parcel.revised]
 
 
-def take_in(following: Following, bodies: Iterable[bytes], received: float) -> list[str]:
+def take_in(state: EngineState, bodies: Iterable[bytes], received: float) -> list[str]:
     """Make streams out of parcels known, all or none; their names."""
     parcels = [unpack(body) for body in bodies]
     names = [parcel.outline.stream.name for parcel in parcels]
-    _check(following, parcels, names)
-    totals = following.totals.count(np.empty(0, np.int64), {}, 0)
-    commit = Commit(following.sequence + 1, received, "")
-    for parcel in parcels:
-        put(commit, totals.next_stream, parcel)
-        totals.next_stream += 1
-        totals.streams += 1
-        totals.rows += parcel.outline.state.rows
-    commit.totals = totals.text()
-    try:
-        following.store.commit(commit)
-    except BaseException:
-        following.doubtful = True
-        raise
-    following.sequence, following.totals = commit.sequence, totals
+    _check(state, parcels, names)
+    with state.transaction(received) as change:
+        totals = change.totals
+        for parcel in parcels:
+            put(change.commit, totals.next_stream, parcel)
+            totals.next_stream += 1
+            totals.streams += 1
+            totals.rows += parcel.outline.state.rows
     return names
 
 
-def _check(following: Following, parcels: Sequence[Parcel], names: Sequence[str]) -> None:
-    known = [stream.name for stream in following.store.find(names) if stream is not None]
+def _check(state: EngineState, parcels: Sequence[Parcel], names: Sequence[str]) -> None:
+    known = [stream.name for stream in state.store.find(names) if stream is not None]
     if known or len(set(names)) < len(names):
         raise StreamingError(
             f"stream {(known or sorted(names))[0]!r} is known already: forget it first, or leave it out.",
             "stream_known",
         )
-    if following.totals.streams + len(parcels) > following.settings.most_streams:
+    if state.totals.streams + len(parcels) > state.settings.most_streams:
         raise StreamingError("there would be more streams than are allowed.", "stream_limit")
     for name, parcel in zip(names, parcels, strict=True):
         if not is_name(name):
             raise StreamingError(f"stream is {name!r}: not a printable name.", "stream_bad")
         # Raises ModelMismatch, CodecError.
         bodies = [parcel.outline.state.body, *(body for _, body in parcel.checkpoints)]
-        following.codec.decode(bodies)
+        state.codec.decode(bodies)
         static = parcel.outline.stream.static
         features = None if static is None else np.frombuffer(static, "<f8")
-        wrong = following.check_static(name, features)[1]
+        wrong = state.served.check_static(name, features)[1]
         if wrong is not None:
             raise StreamingError(wrong.message, wrong.code)
-        check_reach(parcel.outline, following.settings.lateness)
+        check_reach(parcel.outline, state.settings.lateness)
