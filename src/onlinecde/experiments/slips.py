@@ -18,7 +18,7 @@ from onlinecde.solvers import solve_with
 from onlinecde.solvers.counting import note_evaluations
 from onlinecde.solvers.segments import segments_from
 from onlinecde.solvers.solve import solve_problem
-from onlinecde.training.building import build_model, model_settings
+from onlinecde.training.defaults import build_model, model_settings
 
 SLIPS: Mapping[str, str] = {
     "no static": "the model is not told the static features",
