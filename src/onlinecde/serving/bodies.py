@@ -1,4 +1,4 @@
-"""Bodies of requests: plain or gzip, read piece by piece and never further than their limit; JSON and NDJSON."""
+"""Bodies of answers and of requests: plain or gzip, JSON or NDJSON, read piece by piece, never beyond their limit."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from onlinecde.serving.problems import Problem
 
@@ -164,6 +165,11 @@ def read_lines(body: bytes) -> list[Any]:
     if not content:
         raise Problem(400, "body_empty", "the body is empty.", field="body")
     return content
+
+
+def reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """An answer as JSON."""
+    return Response(orjson.dumps(content), status, headers, "application/json")
 
 
 def _too_large(most: int) -> Problem:

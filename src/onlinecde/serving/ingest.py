@@ -6,10 +6,10 @@ import asyncio
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from onlinecde.serving.models import Receipt, RefusedEvent
 from onlinecde.serving.problems import Problem
 from onlinecde.streaming import Answers, Engine, EventBatch, Receipts, Refusal
 from onlinecde.streaming.events import counts_of
+
+if TYPE_CHECKING:
+    from onlinecde.serving.live import Hub
+    from onlinecde.serving.metrics import Metrics
 
 GATHER = 0.001
 """Seconds between two small micro-batches: commits cost the same for one row and for ten"""
@@ -83,7 +87,7 @@ class GroupCommit:
     """Queues the events of many requests and applies all that has arrived at once.
 
     `enter` gives a future that is done after the commit. The queue is bounded: what does not fit is refused with a
-    `Problem` (429) that says when to try again. `publish` hears of each commit's receipts.
+    `Problem` (429) that says when to try again. Each commit is counted in `metrics` and published at `hub`.
     """
 
     def __init__(
@@ -93,14 +97,15 @@ class GroupCommit:
         *,
         queued_events: int,
         batch_events: int,
-        publish: Callable[[Receipts, float], None] = lambda receipts, seconds: None,
+        metrics: Metrics,
+        hub: Hub,
     ) -> None:
         self.engine = engine
         self.queued = 0
         """Events that wait or are being applied"""
         self._executor = executor
         self._most, self._batch = queued_events, batch_events
-        self._publish = publish
+        self._metrics, self._hub = metrics, hub
         self._waiting: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
@@ -166,7 +171,10 @@ class GroupCommit:
                 seconds = time.perf_counter() - began
                 self._rate += 0.2 * (starts[-1] / max(seconds, 1e-6) - self._rate)
                 self._answer(jobs, starts, receipts)
-                self._publish(receipts, seconds)
+                self._metrics.applied.observe(seconds)
+                self._metrics.batch.observe(len(receipts))
+                if self._hub.listeners:
+                    self._hub.publish("rows", receipts.answers, receipts.alarms)
             ended = time.perf_counter()
             self.queued -= starts[-1]
             if self.queued < self._most // 2:

@@ -28,7 +28,6 @@ from onlinecde.streaming import (
     Answers,
     CodecError,
     Engine,
-    Receipts,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -78,17 +77,18 @@ class Service:
         self.hub = Hub(self.names)
         self.rates = Rates(settings.limits.requests_per_second, settings.limits.burst)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self.metrics = Metrics(engine, lambda: self.commits.queued)
         self.commits = GroupCommit(
             engine,
             self._executor,
             queued_events=settings.limits.queued_events,
             batch_events=settings.limits.batch_events,
-            publish=self._committed,
+            metrics=self.metrics,
+            hub=self.hub,
         )
         self.board = Board(
             engine, self.do, self.clock, output=engine.settings.output, most_age=0.9 * settings.tick
         )
-        self.metrics = Metrics(engine, self.commits)
         self.readiness = Readiness(self._store_problem)
         self._long_work = asyncio.Lock()
         self.open_sockets = 0
@@ -189,12 +189,6 @@ class Service:
             np.array([info.outputs for info in found], np.float64).reshape(wide),
             np.array([info.probabilities for info in found], np.float64).reshape(wide),
         )
-
-    def _committed(self, receipts: Receipts, seconds: float) -> None:
-        self.metrics.applied.observe(seconds)
-        self.metrics.batch.observe(len(receipts))
-        if self.hub.listeners:
-            self.hub.publish("rows", receipts.answers, receipts.alarms)
 
     async def _tick(self) -> None:
         while True:

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from onlinecde.serving import models
-from onlinecde.serving.api.replies import answers_of, may_read, reply
-from onlinecde.serving.bodies import json_object
+from onlinecde.serving.api.replies import answers_of, may_read
+from onlinecde.serving.bodies import json_object, reply
 from onlinecde.serving.problems import Problem
 from onlinecde.serving.service import Service
 

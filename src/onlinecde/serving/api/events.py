@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response, WebSocket
 
 from onlinecde.serving import models
-from onlinecde.serving.api.replies import answers_of, may_read, reply
-from onlinecde.serving.bodies import body_of
+from onlinecde.serving.api.replies import answers_of, may_read
+from onlinecde.serving.bodies import body_of, reply
 from onlinecde.serving.live import live
 from onlinecde.serving.problems import Problem
 from onlinecde.serving.service import Service

@@ -3,12 +3,12 @@
 from typing import Any
 from urllib.parse import unquote
 
-import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from onlinecde.serving import models
+from onlinecde.serving.bodies import reply
 from onlinecde.serving.problems import Problem
 
 
@@ -18,11 +18,6 @@ def answers_of(model: Any, *others: int) -> dict[int | str, dict[str, Any]]:
     for status in (400, 401, 403, 421, 422, 429, 503, *others):
         responses[status] = {"model": models.ErrorAnswer}
     return responses
-
-
-def reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """An answer as JSON."""
-    return Response(orjson.dumps(content), status, headers, "application/json")
 
 
 def may_read(request: Request) -> bool:

@@ -2,7 +2,8 @@
 
 from fastapi import APIRouter, Response
 
-from onlinecde.serving.api.replies import answers_of, reply
+from onlinecde.serving.api.replies import answers_of
+from onlinecde.serving.bodies import reply
 from onlinecde.serving.models import About, Health, NotReady
 from onlinecde.serving.service import Service
 

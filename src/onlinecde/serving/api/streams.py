@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query, Request, Response
 
 from onlinecde.serving import models
 from onlinecde.serving.api.events import ROW_SCHEMA
-from onlinecde.serving.api.replies import answers_of, may_read, name_of, reply
-from onlinecde.serving.bodies import json_object
+from onlinecde.serving.api.replies import answers_of, may_read, name_of
+from onlinecde.serving.bodies import json_object, reply
 from onlinecde.serving.event_formats import static_of
 from onlinecde.serving.overview import Snapshot
 from onlinecde.serving.problems import Problem
