@@ -5,7 +5,7 @@ import torch
 
 import onlinecde as oc
 from onlinecde.data import simulate_ward
-from onlinecde.training.building import build_model
+from onlinecde.training.defaults import build_model
 from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import GraphedStep, bucket, masked_loss, why_not
 from onlinecde.training.loop import Training, Unwatched

@@ -451,6 +451,7 @@ class About(_Body):
             classes=list(names.names or settings.classes),
             watched_output=engine.settings.output,
             threshold=engine.settings.threshold,
+            silent_after=settings.silence,
             unit_seconds=TIME_UNITS[settings.time_unit],
             lateness=engine.settings.lateness,
             guarded=guarded,

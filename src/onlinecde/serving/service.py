@@ -70,9 +70,7 @@ class Service:
             most=settings.limits.events_per_request,
             static_fault=engine.static_fault,
         )
-        self.clock = StreamClock(
-            settings.units_per_second, settings.silent_after, latest=engine.latest
-        )
+        self.clock = StreamClock(settings.units_per_second, settings.silence, latest=engine.latest)
         self.names = OutputNames.of(engine.kind, settings.classes, engine.outputs)
         self.hub = Hub(self.names)
         self.rates = Rates(settings.limits.requests_per_second, settings.limits.burst)

@@ -90,7 +90,7 @@ class ServedModel:
             return None, Refusal(
                 "static_needed",
                 "static",
-                f"stream {stream!r} is new and the model takes {expected} static features: open it with them.",
+                f"stream {stream!r} is new and the model takes static features: {self.schema.ask_static(expected)}",
             )
         largest = float(torch.finfo(self.model.dtype).max)
         try:
@@ -98,15 +98,15 @@ class ServedModel:
             features, strange = numbers_of(column)
             sound = strange is None and features.shape == (expected,)
             sound = sound and bool(np.isfinite(features).all())
-            sound = sound and bool((np.abs(features) <= largest).all())
         except (TypeError, ValueError, OverflowError):
             sound, features = False, np.empty(0)
+        remedy = ""
         if not sound or not expected:
-            return None, Refusal(
-                "static_bad",
-                "static",
-                f"stream {stream!r}: give {expected} finite numbers as static features.",
-            )
+            remedy = self.schema.ask_static(expected)
+        elif float(np.abs(features).max()) > largest:
+            remedy = f"a static feature is beyond {largest:.2g}, the most the model can hold."
+        if remedy:
+            return None, Refusal("static_bad", "static", f"stream {stream!r}: {remedy}")
         return features.astype("<f8").tobytes(), None
 
     def static_notes(self, stream: str, static: Any) -> tuple[str, ...]:

@@ -190,5 +190,5 @@ def _features(static: Any, name: str, served: ServedModel) -> np.ndarray:
         return served.schema.encode({key: [one] for key, one in given.items()}, [name])[0][0]
     found = np.asarray(given, np.float64)
     if found.shape != (wanted,) or not np.isfinite(found).all():
-        raise ValueError(f"stream {name!r}: give {wanted} finite numbers as static features.")
+        raise ValueError(f"stream {name!r}: {served.schema.ask_static(wanted)}")
     return found
