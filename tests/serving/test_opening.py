@@ -8,7 +8,7 @@ import torch
 
 import onlinecde as oc
 from onlinecde.series import TIME_UNITS
-from onlinecde.serving import ServeSettings, ServingError, create_app
+from onlinecde.serving import ServeSettings, ServingError
 from onlinecde.serving.opening import open_engine
 from onlinecde.serving.stream_clock import StreamClock
 from onlinecde.streaming import Event, ModelMismatch
@@ -87,10 +87,7 @@ def test_another_model_needs_a_rebuild_and_then_answers_as_itself(small_model, t
 
 
 def test_an_output_the_model_has_not_is_refused(small_model):
-    from onlinecde.streaming import Engine
+    from onlinecde.streaming import Engine, StreamingError
 
-    with (
-        Engine(small_model, channels=CHANNELS) as engine,
-        pytest.raises(ServingError, match="output"),
-    ):
-        create_app(engine, ServeSettings(output=3))
+    with pytest.raises(StreamingError, match="output"):
+        Engine(small_model, channels=CHANNELS, output=3)

@@ -42,28 +42,28 @@ def open_engine(
     """An engine on a saved model (or a run's folder), and settings completed from its manifest.
 
     store: a file for SQLite, a `postgresql://` URL, a store, or None for one in memory. The unit of time is
-    what the manifest says unless it is given.
+    what the manifest says unless it is given. engine: further arguments of `Engine`.
     """
     from onlinecde.artifacts import read_manifest
     from onlinecde.training import model_folder
 
     home = model_folder(model)
     manifest = read_manifest(home)
-    told, schema = manifest.extra, manifest.named_schema()
-    unit = time_unit or told.get("time_unit") or (schema and schema.time_unit)
+    extra, schema = manifest.extra, manifest.named_schema()
+    unit = time_unit or extra.get("time_unit") or (schema and schema.time_unit)
     completed = replace(
         settings,
         time_unit=unit or settings.time_unit,
-        classes=tuple(told.get("classes", ())),
-        features=tuple(told.get("static", ())),
+        classes=tuple(extra.get("classes", ())),
+        features=tuple(extra.get("static", ())),
     )
-    held = open_store(store) if isinstance(store, str | os.PathLike) else store
+    opened_store = open_store(store) if isinstance(store, str | os.PathLike) else store
     try:
-        opened = Engine(home, held, threshold=settings.threshold, output=settings.output, **engine)
+        opened = Engine(home, opened_store, **engine)
         warm_up(opened)
     except BaseException:
-        if held is not None:
-            held.close()
+        if opened_store is not None:
+            opened_store.close()
         raise
     return opened, completed
 
