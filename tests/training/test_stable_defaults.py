@@ -142,6 +142,26 @@ def test_a_fresh_model_has_no_gradient_that_grew_along_a_series(table):
     assert gradient < 100
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        Table(1, 20_000, 0.02, uneven=3.0),
+        Table(1, 20_000, 0.0, memory=1.0, period=1e-3, per="row"),
+        Table(60, 2_000, 0.1, per="row"),
+        Table(500, 40, 0.99, per="row", period=1e3),
+        Table(500, 40, 0.0, unit=1e9),
+        Table(500, 1, 0.0, unit=1e-9),
+    ],
+    ids=str,
+)
+def test_the_longest_and_widest_tables_are_trained_on_too(table):
+    losses = [
+        entry["train_loss"]
+        for entry in fit(replace(table, streams=4).task(), epochs=1, batch_size=1).history
+    ]
+    assert max(losses) < 50, losses
+
+
 @pytest.mark.parametrize("missing", [0.0, 0.1])
 def test_on_streams_a_hundred_times_as_long_a_model_still_tells_what_it_learned(missing):
     table = Table(4, 40, missing, memory=0.9, streams=60, seed=1)

@@ -16,9 +16,9 @@ from onlinecde.controls import Encoding
 from onlinecde.controls.encoding import LINEAR
 from onlinecde.kernels import cpu_unavailable
 from onlinecde.models.contract import real_cells
-from onlinecde.solvers.chain import leg_steps
+from onlinecde.solvers.backends.numba import kernel_tableau, pack, weights_of
 from onlinecde.solvers.fields import HOOKS, is_plain
-from onlinecde.solvers.fused import kernel_tableau, pack, weights_of
+from onlinecde.solvers.segments import leg_steps
 
 if TYPE_CHECKING:
     from onlinecde.kernels.cpu import PackedField

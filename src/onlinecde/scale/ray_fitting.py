@@ -70,12 +70,12 @@ def fit(
         source = source or registry_source(task)
         task = load_task(source)
     run = None if fresh else out
-    task = task_of_run(task, run)
+    task = task_of_run(task, run, getattr(model, "schema", None))
     if not isinstance(settings, Resolved):
         settings = resolve(task, model, model_settings, settings, changes, run=run)
     folder = Path(out).resolve()
     wait_until_free(folder / LOCK)
-    begun = check_run(
+    first = check_run(
         task,
         model,
         folder,
@@ -83,7 +83,7 @@ def fit(
         source=source,
         fresh=fresh,
     )
-    _check_divisible(begun)
+    _check_divisible(first)
     callback = callback or Callback()
     arguments = {"settings": settings, "source": source}
     with connected(address):

@@ -98,10 +98,8 @@ def fit(
     if isinstance(task, str):
         source = source or registry_source(task)
         task = load_task(source)
-    if isinstance(model, OnlineModel) and model.schema is not None:
-        task = task.under(model.schema)
     run = None if fresh else out
-    task = task_of_run(task, run)
+    task = task_of_run(task, run, getattr(model, "schema", None))
     if not isinstance(settings, Resolved):
         settings = resolve(task, model, model_settings, settings, changes, run=run)
     elif model_settings or changes:

@@ -115,8 +115,14 @@ def as_fitted(task: Task, description: Mapping[str, Any], whole: Task | None = N
     return former if content_of(former) == content else task
 
 
-def task_of_run(task: Task, run: str | os.PathLike[str] | None) -> Task:
-    """The task as the run of a folder was begun with it, where the data are the same; `run` may hold none."""
+def task_of_run(
+    task: Task, run: str | os.PathLike[str] | None, schema: Schema | None = None
+) -> Task:
+    """The task as the run of a folder was begun with it, where the data are the same; `run` may hold none.
+
+    schema: of a model that is trained further.
+    """
+    task = task if schema is None else task.under(schema)
     return task if run is None else as_fitted(task, known_task(run))
 
 
