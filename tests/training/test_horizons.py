@@ -160,7 +160,7 @@ def test_a_training_put_down_anywhere_ends_as_if_it_had_not_been(ward, tmp_path,
     stops = 0
     for after in (2, 3, 5):
         with pytest.raises(KeyboardInterrupt):
-            fit(ward, out=tmp_path, watch=Stopping(after), **ways)
+            fit(ward, out=tmp_path, callback=Stopping(after), **ways)
         stops += 1
     assert stops == 3
     wild = fit(ward, out=tmp_path, **ways)
@@ -257,7 +257,7 @@ def test_several_processes_train_the_recipe_of_one(ward, tmp_path, monkeypatch, 
     from onlinecde.training import fitting
 
     def begin(task, model, out=None, *, settings, **more):
-        raise Begun(settings)
+        raise Begun(getattr(settings, "training", settings))
 
     monkeypatch.setattr(building, "MANY", 10)
     monkeypatch.setattr(ray_fitting, "check_run", begin)
