@@ -12,24 +12,13 @@ from onlinecde.solvers.first_order import once_by_solve
 
 
 def trajectory(problem: Problem, backend: Backend) -> tuple[Tensor, str]:
-    """z at every `problem.every`-th knot, (knot, stream, hidden), and why by this backend.
-
-    With gradient="exact", z is kept at the knots and each segment is recomputed by the backend's
-    backward; otherwise autograd records everything.
-    """
-    if not problem.segments.count or not problem.z0.shape[0]:
-        knots = problem.segments.count // problem.every + 1
-        return problem.z0[None].expand(knots, -1, -1), ""
-    every = 1 if backend.skips_knots else problem.every
-    weights = backend.weights(problem)
-    # Which streams move is data: a traced program must not depend on it.
-    record = problem.gradient != "exact" or torch.compiler.is_compiling()
-    if record or not torch.is_grad_enabled():
-        solved = backend.forward(problem, weights)
-        return solved.z[::every], solved.reason
+    """`backend.trajectory`, with exact gradients: each segment is recomputed by the backend's backward."""
+    if problem.is_empty or not problem.written_out:
+        return backend.trajectory(problem)
     run = _Run(problem, backend)
+    weights = backend.weights(problem)
     z: Tensor = _FixedSteps.apply(run, problem.z0, *problem.path_inputs, *weights)  # pyright: ignore[reportAssignmentType]
-    return z[::every], run.reason
+    return z[:: backend.stride(problem)], run.reason
 
 
 class _Run:

@@ -266,10 +266,15 @@ def _fixed(problem: Problem) -> Solution:
     if problem.gradient == "adjoint":
         plain = replace(problem, returns="knots")
         with _undisturbed(problem.field, z0, ADJOINT), torch.no_grad():
-            knots, _ = gradients.trajectory(plain, backend)
+            knots, _ = backend.trajectory(plain)
         z = adjoint.trajectory(plain, knots)[:: problem.every]
     else:
-        z, own_reason = gradients.trajectory(problem, backend)
+        with_gradients = problem.written_out
+        z, own_reason = (
+            gradients.trajectory(problem, backend)
+            if with_gradients
+            else backend.trajectory(problem)
+        )
         reason = reason or own_reason
     check_finite(z, problem)
     taken = segments.lengths * segments.steps

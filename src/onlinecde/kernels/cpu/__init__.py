@@ -5,8 +5,14 @@ Numpy arrays in and out: `pack_field`, a `tableau` and a path, then `forward` an
 """
 
 from onlinecde.kernels.cpu.live import advance, advance_time
-from onlinecde.kernels.cpu.packing import FieldGradient, PackedField, pack_field
-from onlinecde.kernels.cpu.path import PathArrays, dense, rectilinear
+from onlinecde.kernels.cpu.packing import (
+    FieldGradient,
+    PackedField,
+    PathArrays,
+    dense,
+    pack_field,
+    rectilinear,
+)
 from onlinecde.kernels.cpu.solve import PathGradient, backward, contributions, forward, tableau
 from onlinecde.kernels.cpu.step import Tableau
 

@@ -4,11 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onlinecde.kernels.cpu.borrowing import borrow, keep_alive
 from onlinecde.kernels.cpu.chunk_forward import list_piece, list_step, put_rows, take_rows
-from onlinecde.kernels.cpu.compiled import kernel, part
+from onlinecde.kernels.cpu.compiled import borrow, keep_alive, kernel, part
+from onlinecde.kernels.cpu.elementwise import clear_row, copy_row
 from onlinecde.kernels.cpu.moves import is_time_leg, most_entries, new_moves, steps_on
-from onlinecde.kernels.cpu.rows import clear_row, copy_row
 from onlinecde.kernels.cpu.step import new_stages, step
 from onlinecde.kernels.cpu.step_back import new_pull, step_back
 

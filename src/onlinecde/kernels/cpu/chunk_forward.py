@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from onlinecde.kernels.cpu.borrowing import borrow, keep_alive
-from onlinecde.kernels.cpu.compiled import kernel, part
+from onlinecde.kernels.cpu.compiled import borrow, keep_alive, kernel, part
+from onlinecde.kernels.cpu.elementwise import copy_row, dot
 from onlinecde.kernels.cpu.moves import (
     is_time_leg,
     list_channels,
@@ -12,7 +12,6 @@ from onlinecde.kernels.cpu.moves import (
     set_step,
     steps_on,
 )
-from onlinecde.kernels.cpu.rows import copy_row, dot
 from onlinecde.kernels.cpu.step import new_stages, step
 
 

@@ -1,10 +1,10 @@
-"""How every kernel is compiled: one set of options, in one place."""
+"""How every kernel is compiled: one set of options; and tuples of arrays that are not reference counted."""
 
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from numba import cfunc, njit
+from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
 _SOURCES = sha256(
@@ -54,3 +54,29 @@ def _stamped(function):
     if not function.__qualname__.endswith(stamp):
         function.__qualname__ += stamp
     return function
+
+
+# Compiled code counts references to every array it takes out of a tuple, atomically: a seventh of the time of one
+# live row. A borrowed tuple has the same data and counts nothing; its owner must outlive it.
+
+
+@instruction
+def borrow(typingctx, owner):
+    """The same tuple with arrays that own nothing. Call `keep_alive(owner)` after the last use."""
+
+    def generate(context, builder, sig, args):
+        (record,) = args
+        for n, kind in enumerate(sig.args[0].types):
+            if isinstance(kind, types.Array):
+                array = context.make_array(kind)(context, builder, builder.extract_value(record, n))
+                array.meminfo = array.meminfo.type(None)
+                record = builder.insert_value(record, array._getvalue(), n)
+        return record
+
+    return owner(owner), generate
+
+
+@instruction
+def keep_alive(typingctx, owner):
+    """Nothing, but numba frees nothing of `owner` before it."""
+    return types.void(owner), lambda context, builder, sig, args: context.get_dummy_value()

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from onlinecde.kernels.cpu.borrowing import borrow, keep_alive
 from onlinecde.kernels.cpu.chunk_forward import put_rows, take_rows
-from onlinecde.kernels.cpu.compiled import kernel, part
+from onlinecde.kernels.cpu.compiled import borrow, keep_alive, kernel, part
 from onlinecde.kernels.cpu.moves import (
     Chunk,
     add_time_row,
@@ -14,7 +13,7 @@ from onlinecde.kernels.cpu.moves import (
     set_step,
 )
 from onlinecde.kernels.cpu.packing import PackedField
-from onlinecde.kernels.cpu.sharing import CHUNK, run_each
+from onlinecde.kernels.cpu.solve import CHUNK, run_each
 from onlinecde.kernels.cpu.step import Tableau, new_stages, step
 
 

@@ -5,10 +5,17 @@ from typing import NamedTuple
 import numpy as np
 
 from onlinecde.kernels.cpu.compiled import part
-from onlinecde.kernels.cpu.elementwise import SILU, activate, fma, tanh
+from onlinecde.kernels.cpu.elementwise import (
+    SILU,
+    activate,
+    add_scaled,
+    clear_row,
+    copy_row,
+    fma,
+    tanh,
+)
 from onlinecde.kernels.cpu.moves import find_increments
 from onlinecde.kernels.cpu.products import product
-from onlinecde.kernels.cpu.rows import add_scaled, clear_row, copy_row
 
 
 class Tableau(NamedTuple):

@@ -5,9 +5,15 @@ from typing import NamedTuple
 import numpy as np
 
 from onlinecde.kernels.cpu.compiled import part
-from onlinecde.kernels.cpu.elementwise import fma, through_activation
+from onlinecde.kernels.cpu.elementwise import (
+    add_scaled,
+    clear_row,
+    dot,
+    fma,
+    through_activation,
+    through_column,
+)
 from onlinecde.kernels.cpu.products import add_outer, product
-from onlinecde.kernels.cpu.rows import add_scaled, clear_row, dot, through_column
 
 
 class Pull(NamedTuple):

@@ -95,6 +95,18 @@ class Problem:
         """(time, slopes, drive), which gradients may be asked of."""
         return self.segments.time, self.segments.slopes, self.segments.drive
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to solve."""
+        return not self.segments.count or not self.z0.shape[0]
+
+    @property
+    def written_out(self) -> bool:
+        """Whether gradients are found by a backend, not by autograd."""
+        # Which streams move is data: a traced program must not depend on it.
+        exact = self.gradient == "exact" and not torch.compiler.is_compiling()
+        return exact and torch.is_grad_enabled()
+
     def prepared(self) -> Problem:
         """The problem with what its field sees of the path, and what needs gradients."""
         segments = self.segments.shown_to(self.field)
@@ -149,6 +161,18 @@ class Backend(ABC):
     """Whether its backward reads z: then a change of z in place is noticed."""
     saves_weights = True
     """Whether its backward reads the weights themselves: a change in place is noticed."""
+
+    def stride(self, problem: Problem) -> int:
+        """At every so many of the knots that `forward` gives is z wanted."""
+        return 1 if self.skips_knots else problem.every
+
+    def trajectory(self, problem: Problem) -> tuple[Tensor, str]:
+        """z at every `problem.every`-th knot, and why by this backend; autograd records what is plain torch."""
+        if problem.is_empty:
+            knots = problem.segments.count // problem.every + 1
+            return problem.z0[None].expand(knots, -1, -1), ""
+        solved = self.forward(problem, self.weights(problem))
+        return solved.z[:: self.stride(problem)], solved.reason
 
     @abstractmethod
     def unsupported(self, problem: Problem) -> str | None:
