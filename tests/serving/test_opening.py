@@ -1,5 +1,8 @@
 """From a folder to a server: what the manifest says, another model, an offline one."""
 
+import copy
+
+import numpy as np
 import pytest
 import torch
 
@@ -47,6 +50,19 @@ def test_a_model_is_served_in_any_unit_and_its_answers_move_for_a_day(unit, smal
         wall[0] = 3600.0 * hours
         now = float(clock.now([0.0], received=[0.0], origins=[float("nan")])[0])
         assert now == pytest.approx(min(day * hours / 24, max(day, 24.0)))
+
+
+def test_a_model_of_one_hour_in_unix_milliseconds_is_served(small_model, tmp_path):
+    times = 1.7e12 + torch.linspace(0, 3.6e6, 20, dtype=torch.float64)
+    values = torch.randn(1, 20, 4)
+    model = copy.deepcopy(small_model)
+    model.encoding.fit(oc.SeriesBatch.from_padded(times[None], values, channels=CHANNELS))
+    oc.save(model, tmp_path / "model", extra={"time_unit": "milliseconds"})
+    engine, _ = open_engine(tmp_path / "model", None, ServeSettings())
+    event = Event("a", 1.7e12 + 60_000, "lactate", 1.0)
+    assert engine.apply([event])[0].refusal is None
+    assert np.isfinite(engine.predict("a", event.time + 60_000)).all()
+    engine.close()
 
 
 def test_another_model_needs_a_rebuild_and_then_answers_as_itself(small_model, tmp_path):

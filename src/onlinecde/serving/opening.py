@@ -71,12 +71,15 @@ def open_engine(
 def warm_up(engine: Engine) -> None:
     """Run everything a live stream needs once, on a stream of no one, so that no one waits for compilers."""
     static = [0.0] * engine.model.static if engine.model.static else None
+    # Where times of training lie: those far from them, as 0 may be, are refused.
+    clock = getattr(engine.model, "encoding", None)
+    start, unit = (float(clock.time_shift), float(clock.time_scale)) if clock else (0.0, 1.0)
     with Engine(engine.model, channels=engine.channels) as trial:
         name = engine.channels[0]
         trial.open_stream("trial", static=static)
         for time in (0.0, 0.5, 1.0):
-            trial.apply([Event("trial", time, name, 0.0)])
-        trial.predict_many(["trial"], [1.5])
+            trial.apply([Event("trial", start + time * unit, name, 0.0)])
+        trial.predict_many(["trial"], [start + 1.5 * unit])
         trial.curve("trial", points=4)
         with contextlib.suppress(StreamingError):
             trial.explain("trial")
