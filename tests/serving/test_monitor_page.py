@@ -295,6 +295,13 @@ def test_a_regression_is_shown_in_its_own_numbers_with_its_line_on_the_chart(sta
     )
     assert len(seen) == 6
     assert all(0 < y < height - 20 for y in seen), "the curve leaves the chart"
+    scale = page.eval_on_selector_all(
+        ".risk-chart text[text-anchor=end]",
+        "all => all.map(one => [Number(one.textContent), Number(one.getAttribute('y'))])",
+    )
+    assert len(scale) > 1
+    assert scale == sorted(scale, key=lambda mark: -mark[1]), "the axis is upside down"
+    assert [value for value, _ in scale] == sorted(value for value, _ in scale)
     assert page.complaints == []
 
 
