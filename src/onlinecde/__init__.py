@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from onlinecde.controls import Encoding, Measurability, recommend
     from onlinecde.models import GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE
     from onlinecde.series import Schema, SchemaWarning, SeriesBatch, SeriesError
-    from onlinecde.solvers import MLPVectorField, Solver, SolverError, VectorField, solve
+    from onlinecde.solvers import MLPField, Solver, SolverError, VectorField, solve
     from onlinecde.training import evaluate, fit
 
 _HOMES = {
@@ -27,7 +27,7 @@ _HOMES = {
     "GRUdtIntensity": "models",
     "ODERNN": "models",
     "Encoding": "controls",
-    "MLPVectorField": "solvers",
+    "MLPField": "solvers",
     "Measurability": "controls",
     "NeuralCDE": "models",
     "Schema": "series",
@@ -64,7 +64,7 @@ __all__ = [
     "Encoding",
     "GRUdt",
     "GRUdtIntensity",
-    "MLPVectorField",
+    "MLPField",
     "Measurability",
     "NeuralCDE",
     "Schema",

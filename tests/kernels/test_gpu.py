@@ -161,7 +161,7 @@ def test_increments_at_the_stages_are_the_paths_own_and_those_of_the_method_aske
     from onlinecde import SeriesBatch, controls
     from onlinecde.kernels import gpu
     from onlinecde.solvers.chain import chain
-    from onlinecde.solvers.fields import MLPVectorField
+    from onlinecde.solvers.fields import MLPField
     from onlinecde.solvers.fused_gpu import legs_of
     from onlinecde.solvers.tableau import tableau
 
@@ -169,7 +169,7 @@ def test_increments_at_the_stages_are_the_paths_own_and_those_of_the_method_aske
     path = controls.hermite(
         SeriesBatch.from_padded(torch.rand(4, 5).cumsum(1).double(), values), False
     )
-    laid = chain(path, MLPVectorField(6, path.channels), steps=2)
+    laid = chain(path, MLPField(6, path.channels), steps=2)
     legs = legs_of(laid)
     for name in ("heun", "midpoint"):  # of two stages each, at other nodes
         method = tableau(name)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="GPU kernels are
 from onlinecde.kernels import capturing  # noqa: E402
 from onlinecde.kernels.gpu.hopper import compiling, stage_by_stage, stage_plan  # noqa: E402
 from onlinecde.kernels.gpu.packing import Legs, pack_table  # noqa: E402
-from onlinecde.solvers.fields import MLPVectorField  # noqa: E402
+from onlinecde.solvers.fields import MLPField  # noqa: E402
 from onlinecde.solvers.tableau import tableau  # noqa: E402
 
 
@@ -34,7 +34,7 @@ def test_the_kernels_are_right_in_an_emulator(names):
 
 def problem(hidden=82, width=65, depth=2, channels=75, streams=1024, degree=1, final="tanh"):
     """A field and a path of zeros: only their sizes matter here."""
-    field = MLPVectorField(hidden, channels, width, depth, final=final)
+    field = MLPField(hidden, channels, width, depth, final=final)
     legs = Legs(
         lengths=torch.full((streams,), 3, dtype=torch.int32),
         pieces=3,

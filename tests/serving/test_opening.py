@@ -36,7 +36,9 @@ def test_a_unit_no_one_knows_is_asked_for(small_model, tmp_path):
 def test_another_model_needs_a_rebuild_and_then_answers_as_itself(small_model, tmp_path):
     oc.save(small_model, tmp_path / "one", channels=CHANNELS)
     torch.manual_seed(9)
-    other = oc.NeuralCDE(4, 8, 8, 1, 1, kind="binary").eval()
+    other = oc.NeuralCDE(
+        4, 8, outputs=1, field={"width": 8, "depth": 1}, readout={"kind": "binary"}
+    ).eval()
     oc.save(other, tmp_path / "two", channels=CHANNELS)
     engine, _ = open_engine(tmp_path / "one", tmp_path / "live.db", ServeSettings())
     times, values = [0.0, 0.5, 2.0], [1.0, -1.0, 0.5]

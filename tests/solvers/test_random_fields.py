@@ -129,7 +129,7 @@ def test_chance_that_cannot_be_repeated_is_noticed_on_the_way_back(settings):
 
 def test_hooks_that_would_never_be_called_are_refused():
     path = build("linear", random_batch((3, 3)))
-    field = oc.MLPVectorField(3, path.channels).double()
+    field = oc.MLPField(3, path.channels).double()
     field.register_forward_hook(lambda *_: None)
     with pytest.raises(ValueError, match=r"has hooks, which would never be called"):
         oc.solve(path, field, start(path))

@@ -17,7 +17,7 @@ from onlinecde.training.settings import FitSettings
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_masked_loss_is_that_of_the_head(kind, missing, weighted):
     outputs = torch.randn(5, 7, 3, requires_grad=True)
-    head = oc.NeuralCDE(2, 4, 4, outputs=3, kind=kind).head
+    head = oc.NeuralCDE(2, 4, outputs=3, field={"width": 4}, readout={"kind": kind}).readout
     shape = (5, 7) if kind == "multiclass" else (5, 7, 3)
     labels = torch.randint(0, 2, shape).float()
     labels[torch.rand(shape) < missing] = -1 if kind == "multiclass" else torch.nan
@@ -32,7 +32,7 @@ def test_the_masked_loss_is_that_of_the_head(kind, missing, weighted):
 
 def test_what_cannot_be_captured_is_said():
     with pytest.raises(ValueError, match="the model is on cpu"):
-        GraphedStep(oc.NeuralCDE(2, 4, 4), streams=8)
+        GraphedStep(oc.NeuralCDE(2, 4, field={"width": 4}), streams=8)
     for model in (oc.GRU, oc.GRUdt, oc.GRUdtIntensity, oc.GRUD, oc.ODERNN):
         assert why_not(model(2, 4)) == "the model is on cpu"
         own = type("Own", (model,), {})
@@ -41,10 +41,21 @@ def test_what_cannot_be_captured_is_said():
     assert "depends on the data" in why_not(oc.ODERNN(2, 4, method="heun", rtol=1e-3, atol=1e-6))
     assert "leg by leg" in why_not(oc.ODERNN(2, 4, gradient="adjoint"))
     assert "was asked for" in why_not(oc.ODERNN(2, 4, backend="torch"))
-    assert "depends on the data" in why_not(oc.NeuralCDE(2, 4, 4, max_step=1.0))
+    assert "depends on the data" in why_not(
+        oc.NeuralCDE(2, 4, field={"width": 4}, solver={"max_step": 1.0})
+    )
     for control in ("rectilinear", "linear", "hermite", "natural_cubic"):
-        assert why_not(oc.NeuralCDE(2, 4, 4, control=control)) == "the model is on cpu"
-        adaptive = oc.NeuralCDE(2, 4, 4, control=control, method="bosh3", rtol=1e-3, atol=1e-6)
+        assert (
+            why_not(oc.NeuralCDE(2, 4, control=control, field={"width": 4}))
+            == "the model is on cpu"
+        )
+        adaptive = oc.NeuralCDE(
+            2,
+            4,
+            control=control,
+            field={"width": 4},
+            solver={"method": "bosh3", "rtol": 1e-3, "atol": 1e-6},
+        )
         assert "depends on the data" in why_not(adaptive)
 
 

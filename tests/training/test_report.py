@@ -12,6 +12,7 @@ import torch
 
 import onlinecde as oc
 from onlinecde.data import Task, simulate_ward
+from onlinecde.models.flat_settings import neural_cde
 from onlinecde.training.evaluating import evaluate
 from onlinecde.training.following import follow
 from onlinecde.training.report import report, write_report
@@ -62,9 +63,9 @@ def ward_page():
     ward = simulate_ward(150, seed=5)
     torch.manual_seed(0)
     sizes = {"channels": 12, "hidden": 6, "outputs": 1, "static": 2, "kind": "binary"}
-    models = {"NeuralCDE": oc.NeuralCDE(**sizes), "GRUD": oc.GRUD(**sizes)}
+    models = {"NeuralCDE": neural_cde(**sizes), "GRUD": oc.GRUD(**sizes)}
     for model in models.values():
-        model.encoding.fit(ward.task.series)
+        model.fit_scales(ward.task.series)
     found = [
         evaluate(
             model,

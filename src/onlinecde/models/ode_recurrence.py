@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from onlinecde.models.recurrences import gru_rows, gru_rows_back
 from onlinecde.models.row_blocks import tanh_back
-from onlinecde.solvers import MLPVectorField
+from onlinecde.solvers import MLPField
 from onlinecde.solvers.fields import ACTIVATIONS
 from onlinecde.solvers.first_order import once_by_recurrence
 from onlinecde.solvers.grouped import through_activation
@@ -26,7 +26,7 @@ def ode_recurrence(
     gaps: Tensor,
     h0: Tensor,
     cell: nn.GRUCell,
-    field: MLPVectorField,
+    field: MLPField,
     table: Tableau,
     steps: int,
 ) -> tuple[Tensor, Tensor]:

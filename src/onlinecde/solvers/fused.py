@@ -1,4 +1,4 @@
-"""Trajectories of an `MLPVectorField` from the fused CPU kernels: the same numbers, much sooner."""
+"""Trajectories of an `MLPField` from the fused CPU kernels: the same numbers, much sooner."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from onlinecde.kernels import cpu_unavailable
 from onlinecde.solvers.chain import Chain
-from onlinecde.solvers.fields import MLPVectorField, VectorField, is_plain, not_plain
+from onlinecde.solvers.fields import MLPField, VectorField, is_plain, not_plain
 from onlinecde.solvers.first_order import once_by_solve
 from onlinecde.solvers.tableau import Tableau
 
@@ -41,19 +41,19 @@ def why_not(
     return "backend='torch' was asked for" if backend == "torch" else reason
 
 
-def trajectory(chain: Chain, field: MLPVectorField, table: Tableau, z0: Tensor) -> Tensor:
+def trajectory(chain: Chain, field: MLPField, table: Tableau, z0: Tensor) -> Tensor:
     """z at all knots, (knot, stream, hidden), streams in the chain's order, with exact gradients."""
     return _Fused.apply(
         chain, field, table, z0, chain.time, chain.slopes, chain.drive, *weights_of(field)
     )  # pyright: ignore[reportReturnType]
 
 
-def weights_of(field: MLPVectorField) -> tuple[Tensor, ...]:
+def weights_of(field: MLPField) -> tuple[Tensor, ...]:
     """The tensors the kernels read, in their order; what the field sees of the path comes as drive."""
     return (*field.inner_weights(), field.weight, field.bias)
 
 
-def pack(field: MLPVectorField, weights: tuple[Tensor, ...], gradient: bool) -> PackedField:
+def pack(field: MLPField, weights: tuple[Tensor, ...], gradient: bool) -> PackedField:
     """Lay the weights out as the kernels want them."""
     from onlinecde.kernels.cpu import pack_field
 
@@ -119,7 +119,7 @@ class _Fused(torch.autograd.Function):
     def forward(
         ctx: Any,
         chain: Chain,
-        field: MLPVectorField,
+        field: MLPField,
         table: Tableau,
         z0: Tensor,
         time: Tensor | None,

@@ -1,4 +1,4 @@
-"""Trajectories of an `MLPVectorField` from the fused GPU kernels, with exact gradients."""
+"""Trajectories of an `MLPField` from the fused GPU kernels, with exact gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from onlinecde.kernels import gpu_unavailable
 from onlinecde.solvers.chain import Chain
-from onlinecde.solvers.fields import MLPVectorField, VectorField, is_plain, not_plain
+from onlinecde.solvers.fields import MLPField, VectorField, is_plain, not_plain
 from onlinecde.solvers.first_order import once_by_solve
 from onlinecde.solvers.fused import weights_of
 from onlinecde.solvers.tableau import Tableau
@@ -56,9 +56,7 @@ def why_not(
     return "backend='torch' was asked for" if backend == "torch" else reason
 
 
-def no_room(
-    chain: Chain, field: MLPVectorField, table: Tableau, z0: Tensor, backend: str
-) -> str | None:
+def no_room(chain: Chain, field: MLPField, table: Tableau, z0: Tensor, backend: str) -> str | None:
     """Why what a step with gradients takes does not fit into the GPU's memory, or None where it does."""
     if not (z0.is_cuda and torch.is_grad_enabled()) or torch.cuda.is_current_stream_capturing():
         return None
@@ -90,10 +88,10 @@ def _devices() -> tuple[str, ...]:
 
 
 def checked_trajectory(
-    chain: Chain, field: MLPVectorField, table: Tableau, z0: Tensor, precision: Precision
+    chain: Chain, field: MLPField, table: Tableau, z0: Tensor, precision: Precision
 ) -> tuple[Tensor, str]:
     """`trajectory` and its reason; where "high" leaves the range of halves, it is done anew in "highest"."""
-    where = "an MLPVectorField on the GPU with fixed steps"
+    where = "an MLPField on the GPU with fixed steps"
     if not chain.pieces or not z0.shape[0]:
         return trajectory(chain, field, table, z0, precision), where
     legs = legs_of(chain)
@@ -109,7 +107,7 @@ def checked_trajectory(
     return z, f"{where}, precision '{precision}'"
 
 
-def by_clusters(legs: Legs, field: MLPVectorField, table: Tableau, z0: Tensor) -> bool:
+def by_clusters(legs: Legs, field: MLPField, table: Tableau, z0: Tensor) -> bool:
     """Whether thread-block clusters take a solve in "high"."""
     from onlinecde.kernels.gpu import clustered
 
@@ -119,7 +117,7 @@ def by_clusters(legs: Legs, field: MLPVectorField, table: Tableau, z0: Tensor) -
 
 
 def trajectory(
-    chain: Chain, field: MLPVectorField, table: Tableau, z0: Tensor, precision: Precision
+    chain: Chain, field: MLPField, table: Tableau, z0: Tensor, precision: Precision
 ) -> Tensor:
     """z at all knots, (knot, stream, hidden), streams in the chain's order, with exact gradients."""
     if not chain.pieces or not z0.shape[0]:
@@ -130,7 +128,7 @@ def trajectory(
 
 def along(
     legs: Legs,
-    field: MLPVectorField,
+    field: MLPField,
     table: Tableau,
     z0: Tensor,
     time: Tensor | None,
@@ -168,7 +166,7 @@ def legs_of(chain: Chain) -> Legs:
     )
 
 
-def pack(field: MLPVectorField, weights: tuple[Tensor, ...]) -> PackedField:
+def pack(field: MLPField, weights: tuple[Tensor, ...]) -> PackedField:
     """Lay the weights out as the kernels want them."""
     from onlinecde.kernels.gpu import pack_field
 
@@ -195,7 +193,7 @@ class _Fused(torch.autograd.Function):
     def forward(
         ctx: Any,
         legs: Legs,
-        field: MLPVectorField,
+        field: MLPField,
         table: Tableau,
         precision: Precision,
         moves: Moves | None,

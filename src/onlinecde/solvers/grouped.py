@@ -1,4 +1,4 @@
-"""An `MLPVectorField` on rectilinear legs over moved channels only, in plain torch, without autograd.
+"""An `MLPField` on rectilinear legs over moved channels only, in plain torch, without autograd.
 
 On each value leg the streams in which a channel moved are gathered, channel by channel, and every
 channel's columns are computed for its own streams by one batched product. Value and count of a
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from onlinecde.solvers.chain import Chain
-from onlinecde.solvers.fields import ACTIVATIONS, MLPVectorField
+from onlinecde.solvers.fields import ACTIVATIONS, MLPField
 
 DENSE_ABOVE = 0.5
 """Above this share of observed values on a leg, computing all its columns is faster than gathering
@@ -62,7 +62,7 @@ class GroupedField:
     Weights and biases come in turn: inner layers, the time column, all other columns grouped.
     """
 
-    def __init__(self, field: MLPVectorField, chain: Chain) -> None:
+    def __init__(self, field: MLPField, chain: Chain) -> None:
         self.depth, self.activation = field.depth, field.activation
         self.act = ACTIVATIONS[field.activation]
         self.tanh = field.final == "tanh"

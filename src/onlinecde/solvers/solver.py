@@ -16,7 +16,7 @@ from onlinecde.solvers import adaptive, adjoint, fixed, fused, fused_gpu
 from onlinecde.solvers.adaptive import Tolerance
 from onlinecde.solvers.chain import Chain
 from onlinecde.solvers.errors import SolverError
-from onlinecde.solvers.fields import MLPVectorField, VectorField, check_gradients, is_plain
+from onlinecde.solvers.fields import MLPField, VectorField, check_gradients, is_plain
 from onlinecde.solvers.fused_gpu import Precision
 from onlinecde.solvers.surroundings import Surroundings
 from onlinecde.solvers.tableau import Tableau, tableau
@@ -154,17 +154,17 @@ class Solver:
         on_gpu = self.backend == "gpu" or (z0.is_cuda and self.backend != "cpu")
         if on_gpu:
             reason = fused_gpu.why_not(field, self.table, z0, self.gradient, self.backend)
-            if reason is None and isinstance(field, MLPVectorField):
+            if reason is None and isinstance(field, MLPField):
                 reason = fused_gpu.no_room(chain, field, self.table, z0, self.backend)
         else:
             reason = fused.why_not(field, chain, z0, self.gradient, self.backend)
-        if reason is None and isinstance(field, MLPVectorField):
+        if reason is None and isinstance(field, MLPField):
             if on_gpu:
                 z, why = fused_gpu.checked_trajectory(chain, field, self.table, z0, self.precision)
                 name = "gpu"
             else:
                 z = fused.trajectory(chain, field, self.table, z0)
-                name, why = "cpu", "an MLPVectorField on the CPU with fixed steps"
+                name, why = "cpu", "an MLPField on the CPU with fixed steps"
         else:
             name, why = "torch", reason or ""
             if self.gradient != "backprop":

@@ -143,7 +143,7 @@ def _work(following: Following, columns: Columns, slots: np.ndarray, which: np.n
         again = [row for tail in tails for row in tail.rows]
         times = np.append(times, [row.time for row in again])
         rows = np.concatenate([rows, [row.dense(following.model.channels) for row in again]])
-    done = None if start is None else integrate(following.model, start, lengths, times, rows)
+    done = None if start is None else integrate(following.live, start, lengths, times, rows)
     return Work(ordered, tails, merged, noted, chosen, lengths, times, done)
 
 

@@ -108,7 +108,7 @@ class Engine:
             raise StreamingError(
                 f"output is {output}: the model has no such output.", "setting_bad"
             )
-        kind: str = getattr(getattr(served.model, "head", None), "kind", "regression")
+        kind: str = getattr(getattr(served.model, "readout", None), "kind", "regression")
         _check_threshold(threshold, kind)
         settings = Settings(
             float(lateness),
@@ -229,7 +229,7 @@ class Engine:
             return Answers(tuple(streams), times, outputs, following.probabilities(outputs))
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
-        """Outputs (..., output) through the head's link."""
+        """Outputs (..., output) as probabilities, by the readout's kind."""
         return self._following.probabilities(outputs)
 
     def stream(self, stream: str) -> StreamInfo:

@@ -26,6 +26,7 @@ from onlinecde.streaming.events import Outcome, Refusal
 from onlinecde.streaming.identity import ServedModel
 from onlinecde.streaming.intake import Limits, numbers_of
 from onlinecde.streaming.residents import BEFORE, Residents
+from onlinecde.streaming.rounds import Live
 from onlinecde.streaming.store import StateRecord, Store, StreamRecord
 
 ASK_AGAIN = 2.0
@@ -96,6 +97,7 @@ class Following:
         self, served: ServedModel, store: Store, settings: Settings, horizon: float | None
     ):
         self.served, self.model, self.store, self.settings = served, served.model, store, settings
+        self.live: Live = served.model.frozen()
         if self.model.device.type != "cpu" and not isinstance(self.model, NeuralCDE):
             raise StreamingError(
                 f"the engine runs a {type(self.model).__name__} on the CPU: give it model.cpu().",
@@ -302,8 +304,8 @@ class Following:
             self.drop(self.residents.longest_idle(over + self.settings.resident // 10).tolist())
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
-        """Outputs (..., output) through the head's link."""
-        head = getattr(self.model, "head", None)
+        """Outputs (..., output) as probabilities, by the readout's kind."""
+        head = getattr(self.model, "readout", None)
         if head is None:
             return np.asarray(outputs, np.float64)
         with torch.no_grad():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -139,7 +140,7 @@ def ask(following: Following, states: StreamState, at: np.ndarray) -> np.ndarray
         return np.empty((0, following.model.outputs))
     with torch.no_grad():
         try:
-            said = following.model.predict(at_model(following.model, states), torch.from_numpy(at))
+            said = following.live.predict(at_model(following.live, states), torch.from_numpy(at))
             return said.double().cpu().numpy()
         except SolverError:
             if len(at) == 1:
@@ -175,7 +176,8 @@ def explain(
     states = type(found.base).concatenate(parts)
     rows = dense_rows(records, model.channels)
     with torch.no_grad():
-        step = model.explain_observation(at_model(model, states), found.times[places + 1], rows)
+        live: Any = following.live
+        step = live.explain_observation(at_model(model, states), found.times[places + 1], rows)
     start, time, events = (
         part.double().cpu().numpy() for part in (step.start, step.time, step.events)
     )

@@ -143,7 +143,11 @@ def _commit(
             begin = model.init_state(len(streams)).to("cpu")
     lengths = np.array([len(own) for own in records])
     done = integrate(
-        model, begin, lengths, np.array([r.time for r in flat]), dense_rows(flat, model.channels)
+        following.live,
+        begin,
+        lengths,
+        np.array([r.time for r in flat]),
+        dense_rows(flat, model.channels),
     )
     if done.bad:
         row = flat[min(done.bad)]

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from onlinecde.models import NeuralCDE, OnlineModel, StateError, StreamState, live
+from onlinecde.models import FrozenCDE, OnlineModel, StateError, StreamState
 from onlinecde.solvers import SolverError
+
+Live = OnlineModel | FrozenCDE
+"""What `OnlineModel.frozen` gives"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +44,13 @@ class Integrated:
         return self.states._map(lambda tensor: tensor.index_select(0, index))
 
 
-def at_model(model: OnlineModel, state: StreamState) -> Any:
+def at_model(model: Live, state: StreamState) -> Any:
     """A state where the model is; states themselves stay in main memory."""
     return state if model.device.type == "cpu" else state.to(model.device)
 
 
 def observe(
-    model: OnlineModel, state: StreamState, times: np.ndarray, rows: np.ndarray, largest: float
+    model: Live, state: StreamState, times: np.ndarray, rows: np.ndarray, largest: float
 ) -> tuple[StreamState, dict[int, str]]:
     """One row (stream, channel) for each stream: the new states, and why some are of no use.
 
@@ -55,8 +58,8 @@ def observe(
     apply, streams are taken one by one, because a matrix product may round differently by its size.
     A state is of no use, too, where it holds a number beyond `largest`.
     """
-    if isinstance(model, NeuralCDE):
-        found = live.observe_each(model, state, times, rows, largest)  # pyright: ignore[reportArgumentType]
+    if isinstance(model, FrozenCDE):
+        found = model.observe_each(state, times, rows, largest)  # pyright: ignore[reportArgumentType]
         if found is not None:
             after, finite = found
             return after, dict.fromkeys(np.flatnonzero(~finite).tolist(), "")
@@ -81,7 +84,7 @@ def observe(
 
 
 def _observe_there(
-    model: NeuralCDE, state: StreamState, times: np.ndarray, rows: np.ndarray, largest: float
+    model: FrozenCDE, state: StreamState, times: np.ndarray, rows: np.ndarray, largest: float
 ) -> tuple[StreamState, dict[int, str]] | None:
     """`observe` on a GPU, all streams at once; None where there is none, or a stream's row is refused."""
     if model.device.type == "cpu":
@@ -108,7 +111,7 @@ def _sound(state: StreamState, largest: float) -> bool:
 
 
 def integrate(
-    model: OnlineModel, start: StreamState, lengths: np.ndarray, times: np.ndarray, rows: np.ndarray
+    model: Live, start: StreamState, lengths: np.ndarray, times: np.ndarray, rows: np.ndarray
 ) -> Integrated:
     """Rows (row, channel) at times (row,): stream n's next `lengths[n]` of them, from state n of `start`."""
     first = np.cumsum(lengths) - lengths
@@ -148,7 +151,7 @@ def integrate(
 
 
 def _answer(
-    model: OnlineModel,
+    model: Live,
     states: StreamState,
     order: np.ndarray,
     stream: np.ndarray,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_type_hints
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from onlinecde.controls import recommend
 from onlinecde.data import Task
 from onlinecde.models import MODELS, NeuralCDE, OnlineModel
+from onlinecde.models.flat_settings import neural_cde
 from onlinecde.series import SeriesBatch
 from onlinecde.training.setting_types import remedy
 from onlinecde.training.settings import FitError
@@ -61,10 +62,15 @@ def model_class(name: str) -> type[OnlineModel]:
 MODEL_NAMES = ("neural-cde", "gru", "gru-dt", "gru-dt-intensity", "gru-d", "ode-rnn")
 
 
+def _maker(cls: type[OnlineModel]) -> Callable[..., OnlineModel]:
+    """What builds a model from flat settings."""
+    return neural_cde if cls is NeuralCDE else cls
+
+
 def check_names(name: str, settings: Iterable[str]) -> None:
     """Refuse settings a model does not have, with those it has."""
     cls = model_class(name)
-    allowed = inspect.signature(cls).parameters
+    allowed = inspect.signature(_maker(cls)).parameters
     for setting in settings:
         if setting not in allowed:
             near = difflib.get_close_matches(setting, allowed, 1)
@@ -82,7 +88,8 @@ def model_settings(task: Task, name: str, given: Mapping[str, Any] | None = None
     cls = model_class(name)
     given = dict(given or {})
     check_names(name, given)
-    hints = get_type_hints(cls.__init__)
+    maker = _maker(cls)
+    hints = get_type_hints(maker.__init__ if isinstance(maker, type) else maker)
     for setting, value in given.items():
         wanted = remedy(value, hints[setting])
         if wanted is not None:
@@ -125,7 +132,7 @@ def usual_settings(task: Task, name: str, given: Mapping[str, Any] | None = None
     """
     settings = model_settings(task, name, given)
     with torch.device("meta"):  # no weights are drawn, nor memory taken
-        head = _build(name, settings).head
+        head: Any = _build(name, settings).readout
     slower = {"head_lr": round(READ / head.inputs, 3)} if head.inputs > READ else {}
     return {**slower, **_usual_horizons(task, head.members)}
 
@@ -209,7 +216,7 @@ def build_model(task: Task, name: str, given: Mapping[str, Any] | None = None) -
 
 def _build(name: str, settings: Mapping[str, Any]) -> OnlineModel:
     try:
-        return model_class(name)(**settings)
+        return _maker(model_class(name))(**settings)
     except (TypeError, ValueError) as error:
         if isinstance(error, FitError):
             raise

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from onlinecde.data import Task
 from onlinecde.models import OnlineModel
-from onlinecde.models.heads import Head
+from onlinecde.models.readout import Readout
 from onlinecde.training import challenge_utility
 from onlinecde.training.bootstrap import Cohort, Estimate, Means, Statistic, interval
 from onlinecde.training.by_class import by_class
@@ -55,7 +55,7 @@ class Predictions:
         if (model, split) not in self._found:
             series, _ = self.task.split(split)
             outputs = predict_task(model, series, self.task.per, batch_size=self.batch_size)
-            head: Any = model.head
+            head: Any = model.readout
             self._found[model, split] = as_probabilities(head, outputs)
         return self._found[model, split]
 
@@ -145,10 +145,10 @@ def check_fit(model: OnlineModel, task: Task) -> None:
     """Refuse a model that shares no channel with the task, or was made for other questions or another unit."""
     one = replace(task, series=task.series[0])
     model.prepare((one if model.schema is None else one.under(model.schema)).series)
-    head = getattr(model, "head", None)
-    if not isinstance(head, Head):
+    head = getattr(model, "readout", None)
+    if not isinstance(head, Readout):
         raise ValueError(
-            f"{type(model).__name__} has no `head`: give it a Head, which knows probabilities."
+            f"{type(model).__name__} has no `Readout` as `readout`: give it one, which knows probabilities."
         )
     if head.kind != task.kind or model.outputs != task.outputs:
         raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from onlinecde.controls import PolynomialPath, RectilinearPath
 from onlinecde.kernels.capturing import to_be_captured
 from onlinecde.models import GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE, RecurrentModel
 from onlinecde.models.channel_dropout import drop_channels
-from onlinecde.models.heads import Head
+from onlinecde.models.readout import Readout
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import fused_gpu
 from onlinecde.solvers.chain import chain, drive_of
@@ -41,7 +41,10 @@ def why_not(model: nn.Module) -> str | None:
         return None if where == "cuda" else f"the model is on {where}"
     if type(model) is not NeuralCDE:
         return f"{type(model).__name__} has no captured step"
-    for name, part, kind in (("initial", model.initial, nn.Linear), ("head", model.head, Head)):
+    for name, part, kind in (
+        ("initial", model.initial, nn.Linear),
+        ("readout", model.readout, Readout),
+    ):
         if type(part) is not kind:
             return f"{name} is a {type(part).__name__}, which may not be captured"
     if not model.encoding.is_plain:
@@ -63,28 +66,6 @@ def bucket(rows: int) -> int:
     """
     step = 8 if rows <= 64 else 32
     return -(-rows // step) * step
-
-
-def masked_loss(kind: str, outputs: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
-    """`Head.loss` without a look at how many labels there are, for a program that was captured."""
-    if kind == "multiclass":
-        known = labels >= 0
-        wanted = torch.where(known, labels, -100).to(torch.int64)
-        loss = nn.functional.cross_entropy(
-            outputs.flatten(0, -2), wanted.flatten(), weight, ignore_index=-100
-        )
-        return torch.where(known.any(), loss, 0.0)
-    if labels.ndim == outputs.ndim - 1:
-        labels = labels.unsqueeze(-1)
-    known = ~labels.isnan()
-    wanted = torch.where(known, labels, 0.0).to(outputs.dtype)
-    if kind == "regression":
-        each = (outputs - wanted).square()
-    else:
-        each = nn.functional.binary_cross_entropy_with_logits(
-            outputs, wanted, pos_weight=weight, reduction="none"
-        )
-    return torch.where(known, each, 0.0).sum() / known.sum().clamp(min=1)
 
 
 class _Targets(Protocol):
@@ -186,14 +167,14 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
 
     def _loss(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The labels' loss, and what gradients are taken of: that of horizons is in it as well."""
-        head = self.model.head
+        readout: Any = self.model.readout
         if self.ahead is None:
-            loss = masked_loss(head.kind, self._outputs(inputs), inputs.labels, self.weight)
+            loss = readout.loss(self._outputs(inputs), inputs.labels, self.weight)
             return loss, loss
-        with self.ahead.beside(head):
+        with self.ahead.beside(readout):
             both = self._outputs(inputs)
         outputs, logits = both.split([self.model.outputs, self.ahead.out_features], -1)
-        loss = masked_loss(head.kind, outputs, inputs.labels, self.weight)
+        loss = readout.loss(outputs, inputs.labels, self.weight)
         more = self.ahead.loss(logits, inputs.times, inputs.labels)
         return loss, loss + self.horizon_weight * more
 
@@ -202,7 +183,7 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
         return torch.empty(self.streams, *shape, dtype=labels.dtype, device=self.model.device)
 
     def _fill_labels(self, to: Tensor, labels: Tensor) -> None:
-        to.fill_(-1 if self.model.head.kind == "multiclass" else torch.nan)
+        to.fill_(-1 if self.model.readout.kind == "multiclass" else torch.nan)
         if self.final:
             to[: len(labels)] = labels
         else:
@@ -289,7 +270,7 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
                 **room,
             ),
             static=None if static is None else new(many, static.shape[1]),
-            since=None if model.encoding.ramps is None else new(many, rows, model.channels),
+            since=None if not model.readout.sees_ages else new(many, rows, model.channels),
             times=batch.times.new_zeros(many, rows),
             labels=self._room_for_labels(rows, labels),
         )
@@ -304,9 +285,9 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
         if to.static is not None and batch.static is not None:
             to.static[:many] = batch.static[order]
         if to.since is not None:
-            stamps = self.model.stamps(batch)
-            assert stamps is not None
-            _copy_rows(to.since, self.model.encoding.since(batch.times, stamps)[order])
+            ages = self.model.ages(batch.times, self.model.stamps(batch))
+            assert ages is not None
+            _copy_rows(to.since, ages[order])
         if self.ahead is not None:
             _copy_rows(to.times, batch.times[order])
         self._fill_labels(to.labels, labels.to(to.labels)[order])
@@ -331,9 +312,7 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
             how.precision,
             every=self._pieces_per_row,
         )
-        view = model.encoding.seen(x) if model.readout_sees_path else None
-        if inputs.since is not None:
-            view = torch.cat([model.encoding.seen(x), inputs.since], 2)
+        view = model.seen(x, inputs.since)
         if self.final:
             return model.read(rows[-1], None if view is None else view[:, -1])
         return model.read(rows.transpose(0, 1), view)

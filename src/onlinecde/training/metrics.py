@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from onlinecde.models import OnlineModel
-from onlinecde.models.heads import Head
+from onlinecde.models.readout import Readout
 from onlinecde.series import SeriesBatch
 
 Direction = Literal["max", "min"]
@@ -85,7 +85,7 @@ def predict_task(
     return torch.cat(parts)[torch.cat(order).argsort()]
 
 
-def score(task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: Head) -> float:
+def score(task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: Readout) -> float:
     """The metric of raw outputs against labels, over every label that is there.
 
     outputs (..., output) as `predict_task` gives them; labels (...,), or (..., output) for several
@@ -96,7 +96,7 @@ def score(task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: He
         MetricError: no such metric, or not one for this kind of task.
         UndefinedMetric: it has no value on these labels.
 
-    >>> head = Head(1, 1, "binary")
+    >>> head = Readout(1, 1, "binary")
     >>> score("binary", "auc", torch.tensor([[0.1], [2.0], [0.3]]), torch.tensor([0.0, 1, 1]), head)
     1.0
     """
@@ -105,7 +105,7 @@ def score(task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: He
 
 
 def score_or_none(
-    task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: Head
+    task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: Readout
 ) -> float | None:
     """`score`, or None where the metric has no value on these labels."""
     try:
@@ -114,7 +114,7 @@ def score_or_none(
         return None
 
 
-def as_probabilities(head: Head, outputs: Tensor) -> Tensor:
+def as_probabilities(head: Readout, outputs: Tensor) -> Tensor:
     """Raw outputs (..., output) as probabilities in float64; numbers of a regression as they are.
 
     Equal outputs get equal probabilities, so that ties stay ties: the last bit of a sigmoid depends
