@@ -27,17 +27,19 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 import onlinecde as oc
 from benchmarks.epoch import STAYS, made_batch, our_cde, our_gru_d
 from benchmarks.timing import machine, versions, write_results
-from onlinecde.kernels.capturing import to_be_captured
-from onlinecde.solvers import fixed, fused_gpu
-from onlinecde.solvers.chain import Chain, chain
-from onlinecde.solvers.tableau import tableau
+from onlinecde.solvers.backends import BACKENDS, Problem
+from onlinecde.solvers.backends.base import Precision
+from onlinecde.solvers.backends.gpu import GPU, legs_of, pack, weights_of
+from onlinecde.solvers.gradients import trajectory
+from onlinecde.solvers.runge_kutta import tableau
+from onlinecde.solvers.segments import PathSegments, segments_of
 
 
 @dataclass(frozen=True)
@@ -154,23 +156,43 @@ def memory_of(call: Callable[[], Any]) -> int:
 def captured(call: Callable[[], Any]) -> Callable[[], None]:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with to_be_captured():
-        with torch.cuda.stream(side):
-            call()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            call()
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
     return graph.replay
 
 
-def exact_knots(laid: Chain, field: oc.MLPField, z0: torch.Tensor) -> torch.Tensor:
+def by_torch(segments: PathSegments, field: oc.MLPField, z0: torch.Tensor) -> torch.Tensor:
+    """z at the knots by plain torch over the columns that move."""
+    problem = Problem(segments, field, z0, tableau("rk4"), lambda place, knot: "").prepared()
+    sparse = next(b for b in BACKENDS if b.device is None and b.unsupported(problem) is None)
+    return trajectory(problem, sparse)[0]
+
+
+def by_gpu(
+    segments: PathSegments,
+    field: oc.MLPField,
+    z0: torch.Tensor,
+    precision: Precision,
+    legs: Any = None,
+    moves: Any = None,
+) -> torch.Tensor:
+    """z at the rows by the kernels, as what goes into a CUDA graph is found."""
+    problem = Problem(
+        segments, field, z0, tableau("rk4"), lambda place, knot: "", returns="rows",
+        precision=precision, capture=True,
+    )  # fmt: skip
+    return trajectory(problem.prepared(), GPU(legs, moves))[0]
+
+
+def exact_knots(laid: PathSegments, field: oc.MLPField, z0: torch.Tensor) -> torch.Tensor:
     time_legs = None if laid.time is None else laid.time.double()
     double = replace(laid, time=time_legs, slopes=laid.slopes.double())
     with torch.no_grad():
-        return fixed.trajectory(
-            double, copy.deepcopy(field).double(), tableau("rk4"), z0.double(), True
-        )
+        return by_torch(double, copy.deepcopy(field).double(), z0.double())
 
 
 def loss_of(shape: torch.Size) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -184,22 +206,19 @@ def ours(case: Case, seconds: float) -> list[dict[str, Any]]:
     from onlinecde.kernels import gpu
 
     path, field, z0 = problem(case)
-    laid = chain(path, field)
-    legs, table = fused_gpu.legs_of(laid), tableau("rk4")
+    laid = segments_of(path)
+    legs = legs_of(laid)
     exact = exact_knots(laid, field, z0)[:: path.pieces_per_row]
     loss = loss_of(exact.shape)
     results = []
-    for precision in ("highest", "high"):
+    for precision in get_args(Precision):
         split = precision == "highest"
-        packed = fused_gpu.pack(field, fused_gpu.weights_of(field))
+        packed = pack(field, weights_of(field))
         shape = gpu.shape_for(packed, legs, split=split)
         moves = None if shape.alone else gpu.plan_moves(legs, shape.entries)
 
         def solve(precision: Any = precision, moves: Any = moves) -> torch.Tensor:
-            return fused_gpu.along(
-                legs, field, table, z0, laid.time, laid.slopes, None, precision, moves,
-                every=path.pieces_per_row,
-            )  # fmt: skip
+            return by_gpu(laid, field, z0, precision, legs, moves)
 
         def forward(solve: Any = solve) -> torch.Tensor:
             with torch.no_grad():
@@ -209,12 +228,11 @@ def ours(case: Case, seconds: float) -> list[dict[str, Any]]:
             torch.autograd.grad(loss(solve()), list(field.parameters()))
 
         started = time.perf_counter()
-        with to_be_captured():
-            z = forward()
-            train()
-            torch.cuda.synchronize()
-            first = time.perf_counter() - started
-            memory = memory_of(train)
+        z = forward()
+        train()
+        torch.cuda.synchronize()
+        first = time.perf_counter() - started
+        memory = memory_of(train)
         found = {
             "forward": milliseconds(captured(forward), seconds),
             "train": milliseconds(captured(train), seconds),
@@ -232,16 +250,16 @@ def ours(case: Case, seconds: float) -> list[dict[str, Any]]:
 
 def plain(case: Case, seconds: float) -> dict[str, Any]:
     path, field, z0 = problem(case)
-    laid = chain(path, field)
+    laid = segments_of(path)
 
     def forward() -> torch.Tensor:
         with torch.no_grad():
-            return fixed.trajectory(laid, field, tableau("rk4"), z0, True)
+            return by_torch(laid, field, z0)
 
     loss = loss_of(forward()[:: path.pieces_per_row].shape)
 
     def train() -> None:
-        z = fixed.trajectory(laid, field, tableau("rk4"), z0, True)
+        z = by_torch(laid, field, z0)
         torch.autograd.grad(loss(z[:: path.pieces_per_row]), list(field.parameters()))
 
     return {
@@ -422,10 +440,9 @@ def warm(case: Case) -> str:
     try:
         small = replace(case, streams=min(case.streams, 64), rows=3)
         path, field, z0 = problem(small)
-        for precision in ("highest", "high"):
-            with to_be_captured():
-                found = oc.solve(path, field, z0, precision=precision)
-                torch.autograd.grad(found.z.square().mean(), list(field.parameters()))
+        for precision in get_args(Precision):
+            z = by_gpu(segments_of(path), field, z0, precision)
+            torch.autograd.grad(z.square().mean(), list(field.parameters()))
             # Or a fault would be told of the case that comes next.
             torch.cuda.synchronize()
     except Exception as error:

@@ -17,12 +17,13 @@ from statistics import fmean
 from typing import Any
 
 from onlinecde.artifacts import load
+from onlinecde.evaluation.metrics import score
+from onlinecde.evaluation.predictions import predict_task
 from onlinecde.experiments import load_table
 from onlinecde.experiments.cells import cells_of
 from onlinecde.experiments.machine import circumstances
 from onlinecde.experiments.sources import cell_task
 from onlinecde.models import NeuralCDE
-from onlinecde.training.metrics import predict_task, score
 
 FORMAT = "onlinecde steps 1"
 TABLE = "physionet-2019-folds"

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from onlinecde.evaluation.metrics import better, metric_title
 from onlinecde.experiments import Summary
 from onlinecde.experiments.publishing import read_published, read_results
 from onlinecde.experiments.rendering import (
@@ -20,8 +21,6 @@ from onlinecde.experiments.rendering import (
     short_commit,
 )
 from onlinecde.experiments.summary import Entry
-from onlinecde.training.evaluation import metric_title
-from onlinecde.training.metrics import better
 
 MORE = {"auc": ("auprc", "utility")}
 """Metrics shown beside the one a row is judged by, where the runs have them."""

@@ -39,8 +39,8 @@ from onlinecde.sharing import SIDE_BY_SIDE
 from onlinecde.training import FitSettings, fit, read_log
 from onlinecde.training.claims import claim
 from onlinecde.training.loop import Unwatched
-from onlinecde.training.search_spaces import Span
-from onlinecde.training.tuning import NotWorthIt
+from onlinecde.tuning.search import NotWorthIt
+from onlinecde.tuning.spaces import Span
 
 FORMAT = "onlinecde search 1"
 RECIPE = "Online NCDE, fit's recipe"

@@ -38,7 +38,7 @@ from onlinecde.scale.spark.live import PROVIDER, ROCKSDB
 from onlinecde.scale.spark.plan import Plan
 from onlinecde.scale.spark.processor import as_batch, collector_paused, in_order
 from onlinecde.streaming import Engine, EventBatch, MemoryStore, SQLiteStore
-from onlinecde.streaming.identity import named_model
+from onlinecde.streaming.served import named_model
 
 CORES, BUCKETS, PAGES, WARM, SMALL = 2, 4, 64, 4, 1_000
 COLUMNS = "stream string, time double, channel string, value double"

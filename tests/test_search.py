@@ -9,8 +9,8 @@ from onlinecde.data import simulate_ward
 from onlinecde.experiments import load_table
 from onlinecde.experiments.cells import cells_of
 from onlinecde.training import FitSettings
-from onlinecde.training.building import build_model
-from onlinecde.training.search_spaces import Span
+from onlinecde.training.defaults import build_model
+from onlinecde.tuning.spaces import Span
 
 TABLES = ("physionet-2019", "physionet-2012")
 

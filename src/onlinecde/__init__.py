@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from onlinecde.version import __version__
 
 if TYPE_CHECKING:
-    from onlinecde import audit, controls, data, scale, streaming, training
+    from onlinecde import audit, controls, data, evaluation, scale, streaming, training, tuning
     from onlinecde.artifacts import load, save
     from onlinecde.controls import Encoding, Measurability, recommend
+    from onlinecde.evaluation import evaluate
     from onlinecde.models import GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE
     from onlinecde.series import Schema, SchemaWarning, SeriesBatch, SeriesError
     from onlinecde.solvers import MLPField, Solver, SolverError, VectorField, solve
-    from onlinecde.training import evaluate, fit
+    from onlinecde.training import fit
 
 _HOMES = {
     "GRU": "models",
@@ -37,7 +38,7 @@ _HOMES = {
     "Solver": "solvers",
     "SolverError": "solvers",
     "VectorField": "solvers",
-    "evaluate": "training",
+    "evaluate": "evaluation",
     "fit": "training",
     "load": "artifacts",
     "recommend": "controls",
@@ -48,6 +49,7 @@ _MODULES = (
     "audit",
     "controls",
     "data",
+    "evaluation",
     "kernels",
     "models",
     "scale",
@@ -55,6 +57,7 @@ _MODULES = (
     "solvers",
     "streaming",
     "training",
+    "tuning",
 )
 
 __all__ = [
@@ -79,6 +82,7 @@ __all__ = [
     "controls",
     "data",
     "evaluate",
+    "evaluation",
     "fit",
     "load",
     "recommend",
@@ -87,6 +91,7 @@ __all__ = [
     "solve",
     "streaming",
     "training",
+    "tuning",
 ]
 
 

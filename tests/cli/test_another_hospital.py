@@ -1,6 +1,7 @@
 """Preprocessing travels in the model: another hospital's table, a live client and a fold are read as training was."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,11 @@ from onlinecde.artifacts import read_manifest
 from onlinecde.cli.app import main
 from onlinecde.data import StreamLabels, fold_task, task_from_table
 from onlinecde.data.cache import load_task, save_task
+from onlinecde.evaluation import evaluate
 from onlinecde.serving import ServeSettings
 from onlinecde.serving.app import create_app
 from onlinecde.serving.opening import open_engine
 from onlinecde.serving.running import in_background
-from onlinecde.training import evaluate
 from onlinecde.training.task_source import as_fitted, content_of
 from onlinecde.training.task_source import load_task as load_fitted
 
@@ -215,6 +216,19 @@ def test_a_live_client_sends_raw_values(home, model, tmp_path):
         for wrong in ({"shoe": 44}, {"age": "old"}, {"sex": "m", "sex=m": 1}, {"age": [1]}):
             refused = client.put("/v1/streams/new", json={"static": wrong})
             assert (refused.status_code, refused.json()["error"]["code"]) == (422, "static_bad")
+        for wrong, code, words in (
+            (
+                None,
+                "static_needed",
+                r"takes static features: give .* by name \(age, weight, sex; ",
+            ),
+            ([71, 66], "static_bad", "by name .* or 5 finite numbers in the model's order"),
+            ({"age": 1e300}, "static_bad", r"a static feature is beyond 3\.4e\+38"),
+        ):
+            row = {"stream": "new", "time": 1.0, "values": {"pulse": 80.0}, "static": wrong}
+            error = client.post("/v1/events", json=row).json()["error"]
+            assert error["code"] == code
+            assert re.search(words, error["message"])
 
 
 def test_a_model_that_counts_milliseconds_is_served(home, tmp_path):

@@ -12,12 +12,11 @@ import onlinecde as oc
 from onlinecde.cli.evaluate import _cell, _table
 from onlinecde.cli.fit_display import FitDisplay
 from onlinecde.data import Task
-from onlinecde.training.bootstrap import Difference, Estimate
-from onlinecde.training.evaluating import evaluate
-from onlinecde.training.evaluation import compare
-from onlinecde.training.judged_runs import JudgedRuns
-from onlinecde.training.report import report
-from onlinecde.training.shown_numbers import shown
+from onlinecde.evaluation.estimates import Difference, Estimate, shown
+from onlinecde.evaluation.evaluating import evaluate
+from onlinecde.evaluation.report import report
+from onlinecde.evaluation.results import compare
+from onlinecde.evaluation.runs import JudgedRuns
 
 
 @pytest.mark.parametrize("value", [1.234e-9, 0.0051, 0.25, 7.5, 432.1, 99_999.0, 4.56e12])

@@ -7,6 +7,7 @@ import pytest
 
 import onlinecde as oc
 from onlinecde.data.registry import DATA_SETS
+from onlinecde.evaluation.metrics import METRICS
 from onlinecde.experiments import (
     BUDGETS,
     PROTOCOLS,
@@ -19,8 +20,7 @@ from onlinecde.experiments.protocols import PLAIN
 from onlinecde.experiments.slips import slipped_model
 from onlinecde.experiments.table import parse_table
 from onlinecde.models.flat_settings import flat_of
-from onlinecde.training.building import model_class, model_settings
-from onlinecde.training.metrics import METRICS
+from onlinecde.training.defaults import model_class, model_settings
 
 CONTROLS = ("natural cubic", "linear", "Hermite", "rectilinear")
 # As printed in the paper: mean+-deviation (NFE in thousands).

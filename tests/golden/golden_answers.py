@@ -19,7 +19,7 @@ from onlinecde.models import OnlineModel, StateError
 from onlinecde.models.base import present_name
 from onlinecde.streaming import Engine
 from onlinecde.streaming.codec import StateCodec
-from onlinecde.streaming.identity import served_model
+from onlinecde.streaming.served import served_model
 
 GOLDEN = Path(__file__).parent / "v0_1"
 HOURS = 0.75

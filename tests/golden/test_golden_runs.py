@@ -12,9 +12,10 @@ from golden_answers import GOLDEN, HERE, agree, json_agrees, read_weights, same_
 from onlinecde.cli import main
 from onlinecde.experiments import cells_of, load_table
 from onlinecde.experiments.running import read_result
-from onlinecde.training import FitSettings, SearchSpace, Span, fit, read_log, read_study, tune
+from onlinecde.training import FitSettings, fit, read_log
 from onlinecde.training.loop import Unwatched
 from onlinecde.training.task_source import content_of, load_task
+from onlinecde.tuning import SearchSpace, Span, read_study, tune
 
 FINISHED = ("own-tables", "own-wide", "ward-gru-d", "ward-neural-cde")
 OF_THE_TASK = ("name", "channels", "static", "outputs", "kind")

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import torch
 from cuda_emulator import emulate
 from gpu_cases import TINY, Case, errors, made
+from made_problems import by_gpu, by_torch
 
 from onlinecde.kernels.gpu.hopper import clusters
-from onlinecde.solvers import fixed, fused_gpu
-from onlinecde.solvers.tableau import tableau
+from onlinecde.solvers.runge_kutta import tableau
 
 CASES = {
     "one_step": (4, Case(lengths=(2, 2, 1), channels=9, method="midpoint", precision="high", every=2)),
@@ -47,8 +47,8 @@ def through_autograd(case: Case, device: str, seed: int) -> dict[str, float]:
     laid, field, z0 = made(case, device, seed)
     table, found = tableau(case.method), []
     for z in (
-        fused_gpu.trajectory(laid, field, table, z0, "high"),
-        fixed.trajectory(laid, field, table, z0, exact=False),
+        by_gpu(laid, field, table, z0, "high"),
+        by_torch(laid, field, table, z0, exact=False),
     ):
         parameters = dict(field.named_parameters())
         g = torch.autograd.grad(z.square().mean(), list(parameters.values()), retain_graph=True)

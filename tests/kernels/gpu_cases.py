@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from made_problems import by_torch
 
 from onlinecde import MLPField, SeriesBatch, controls
 from onlinecde.kernels import gpu
-from onlinecde.solvers import fixed, fused_gpu
-from onlinecde.solvers.chain import chain
-from onlinecde.solvers.tableau import tableau
+from onlinecde.solvers.backends.gpu import legs_of, pack, weights_of
+from onlinecde.solvers.runge_kutta import tableau
+from onlinecde.solvers.segments import segments_of
 
 # Tiles as small as tensor cores allow, so that small problems have several of each kind.
 TINY = {
@@ -214,7 +215,7 @@ ON_A_GPU = {name: replace(case, method="rk4", steps=1, shape={}) for name, case 
 
 
 def made(case: Case, device: str, seed: int):
-    """A chain, a field and starting states in float32, their numbers from the seed."""
+    """Segments, a field and starting states in float32, their numbers from the seed."""
     numbers = np.random.default_rng(seed)
     times, values = [], []
     for rows in case.lengths:
@@ -231,7 +232,7 @@ def made(case: Case, device: str, seed: int):
         sees_path=case.sees_path,
     ).to(device)  # fmt: skip
     z0 = torch.randn(len(case.lengths), case.hidden).to(device)
-    laid = chain(path, made_field, case.steps, case.max_step)
+    laid = segments_of(path, case.steps, case.max_step).shown_to(made_field)
     return laid, made_field, z0[laid.order]
 
 
@@ -267,14 +268,14 @@ def plain_errors(case: Case, device: str, seed: int) -> dict[str, float]:
     for kind in (MLPField, HalfOperands):
         own = copy.deepcopy(own_field).double()
         own.__class__ = kind
-        z = fixed.trajectory(
+        z = by_torch(
             replace(laid, time=laid.time.double(), slopes=laid.slopes.double()), own,
             tableau(case.method), z0.double(), exact=False,
         )  # fmt: skip
         weight = torch.randn(
             z.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
         )
-        found.append(torch.autograd.grad((z * weight.to(device)).sum(), fused_gpu.weights_of(own)))
+        found.append(torch.autograd.grad((z * weight.to(device)).sum(), weights_of(own)))
     return {
         f"g weight {number}": float((a - b).norm() / a.norm())
         for number, (a, b) in enumerate(zip(*found, strict=True))
@@ -291,13 +292,13 @@ def float32_errors(case: Case, device: str, seed: int) -> dict[str, float]:
     for dtype in (torch.float64, torch.float32):
         own, start = copy.deepcopy(own_field).to(dtype), z0.to(dtype).requires_grad_()
         path = replace(laid, slopes=laid.slopes.to(dtype))
-        z = fixed.trajectory(path, own, tableau(case.method), start, exact=False)
+        z = by_torch(path, own, tableau(case.method), start, exact=False)
         weight = torch.randn(
             z.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
         )
         weight[torch.arange(len(weight)) % case.every > 0] = 0
         total = (z * weight.to(device, dtype)).sum()
-        gradients = torch.autograd.grad(total, [start, *fused_gpu.weights_of(own)])
+        gradients = torch.autograd.grad(total, [start, *weights_of(own)])
         found.append([z.detach(), *gradients])
     names = ["z", "g z0", *(f"g weight {number}" for number in range(len(found[0]) - 2))]
     return {
@@ -306,7 +307,7 @@ def float32_errors(case: Case, device: str, seed: int) -> dict[str, float]:
     }
 
 
-def errors(case: Case, device: str, seed: int) -> dict[str, float]:
+def errors(case: Case, device: str, seed: int, capture: bool = False) -> dict[str, float]:
     """Relative errors (L2) of z and of every gradient against float64."""
     laid, own_field, z0 = made(case, device, seed)
     inputs = {"z0": z0, "slopes": laid.slopes, "time": laid.time, "drive": laid.drive}
@@ -317,22 +318,22 @@ def errors(case: Case, device: str, seed: int) -> dict[str, float]:
     names = [name for name in exact if name != "z0"]
     reference = replace(laid, **{name: exact[name] for name in names})
     # Recorded by autograd: code the kernels share nothing with.
-    want = fixed.trajectory(reference, exact_field, table, exact["z0"], exact=False)
+    want = by_torch(reference, exact_field, table, exact["z0"], exact=False)
     weight = torch.randn(
         want.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
     )
     weight = weight.to(device)
     if case.every > 1:
         weight[torch.arange(len(weight)) % case.every > 0] = 0
-    wanted = [*exact.values(), *fused_gpu.weights_of(exact_field)]
+    wanted = [*exact.values(), *weights_of(exact_field)]
     want_g = torch.autograd.grad((want * weight).sum(), wanted, allow_unused=True)
 
-    legs = fused_gpu.legs_of(replace(laid, **{name: inputs[name] for name in names}))
-    packed = fused_gpu.pack(own_field, fused_gpu.weights_of(own_field))
+    legs = legs_of(replace(laid, **{name: inputs[name] for name in names}))
+    packed = pack(own_field, weights_of(own_field))
     shape = replace(gpu.shape_for(packed, legs, case.alone), **case.shape)
     method = gpu.pack_table(table.a, table.b, table.c, torch.device(device))
     split = case.precision == "highest"
-    how = {"split": split, "shape": shape, "every": case.every}
+    how = {"split": split, "shape": shape, "every": case.every, "capture": capture}
     with _unwritten_is_nan():
         quiet, _ = gpu.forward(packed, legs, z0, method, save=False, **how)
         z, tapes = gpu.forward(packed, legs, z0, method, save=True, **how)
@@ -395,8 +396,8 @@ def edited(seed: int) -> dict[str, list[float]]:
     found, crowds = [], []
     for observed in ((1.0, 0.1, 1.0, 1.0, 0.1), (1.0, 0.1, 1.0, 0.1, 1.0)):
         laid, own, z0 = made(replace(case, observed=observed), "cpu", seed)
-        legs = fused_gpu.legs_of(laid)
-        packed = fused_gpu.pack(own, fused_gpu.weights_of(own))
+        legs = legs_of(laid)
+        packed = pack(own, weights_of(own))
         shape = replace(gpu.shape_for(packed, legs, False), **case.shape)
         rows = tableau(case.method)
         table = gpu.pack_table(rows.a, rows.b, rows.c, torch.device("cpu"))
@@ -437,8 +438,8 @@ def alone() -> dict[str, bool]:
     found = {}
     for name, case in cases.items():
         laid, own, _ = made(case, "cpu", 0)
-        packed = fused_gpu.pack(own, fused_gpu.weights_of(own))
-        found[name] = gpu.shape_for(packed, fused_gpu.legs_of(laid)).alone
+        packed = pack(own, weights_of(own))
+        found[name] = gpu.shape_for(packed, legs_of(laid)).alone
     return found
 
 

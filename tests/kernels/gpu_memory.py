@@ -8,15 +8,16 @@ import weakref
 from types import SimpleNamespace
 
 import torch
+from made_problems import by_gpu
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from onlinecde import MLPField, SeriesBatch, controls
 from onlinecde.kernels import gpu
 from onlinecde.kernels.gpu import launching, packing, room, solve, sums, weight_gradients
-from onlinecde.solvers import fused_gpu
-from onlinecde.solvers.chain import chain
-from onlinecde.solvers.tableau import tableau
+from onlinecde.solvers.backends.gpu import legs_of
+from onlinecde.solvers.runge_kutta import tableau
+from onlinecde.solvers.segments import segments_of
 
 # Scheme, values, hidden, width, depth, counts, method.
 CASES = {
@@ -97,11 +98,11 @@ def step(streams, scheme, values, hidden, width, depth, counts, method):
     batch = SeriesBatch.from_padded(times, torch.randn(streams, ROWS, values))
     path = getattr(controls, scheme)(batch, counts)
     field = MLPField(hidden, path.channels, width, depth)
-    laid, table = chain(path, field), tableau(method)
-    reckoned = gpu.room_for_step(field, fused_gpu.legs_of(laid), table.stages)
+    laid, table = segments_of(path), tableau(method)
+    reckoned = gpu.room_for_step(field, legs_of(laid), table.stages)
     z0 = torch.randn(streams, hidden)
     with Counted() as counted:
-        z = fused_gpu.trajectory(laid, field, table, z0, "highest")
+        z = by_gpu(laid, field, table, z0)
         torch.autograd.grad(z.sum(), list(field.parameters()))
     return counted.most, reckoned
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from cuda_emulator import emulate
 from gpu_cases import TINY, Case, errors
 
-from onlinecde.kernels.capturing import to_be_captured
 from onlinecde.kernels.gpu.hopper import stage_by_stage, stage_plan
 
 SMOOTH = Case(observed=1.0, shape=TINY)
@@ -59,8 +58,7 @@ def emulated(tiles: tuple[int, int], case: Case, seed: int, folder: Path) -> dic
         return replace(how, there=own, back=own, weights=(4, 1))
 
     stage_by_stage.launch, stage_plan.plan, stage_plan.WORTH = launch, plan, 0
-    with to_be_captured():
-        found = errors(case, "cpu", seed)
+    found = errors(case, "cpu", seed, capture=True)
     stages = launched.count("columns") // 2
     many = {name: launched.count(name) for name in stage_plan.SOURCES}
     assert many == {

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="GPU kernels are
 from onlinecde.kernels.gpu.hopper import clusters, compiling  # noqa: E402
 from onlinecde.kernels.gpu.packing import Legs, pack_table  # noqa: E402
 from onlinecde.solvers.fields import MLPField  # noqa: E402
-from onlinecde.solvers.tableau import tableau  # noqa: E402
+from onlinecde.solvers.runge_kutta import tableau  # noqa: E402
 
 HERE = Path(__file__).parent
 EMULATED = ["one_step", "dense", "nine_streams", "driven", "through_autograd"]

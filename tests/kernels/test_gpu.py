@@ -160,16 +160,15 @@ def test_a_leg_is_dense_by_itself_alone():
 def test_increments_at_the_stages_are_the_paths_own_and_those_of_the_method_asked_for():
     from onlinecde import SeriesBatch, controls
     from onlinecde.kernels import gpu
-    from onlinecde.solvers.chain import chain
-    from onlinecde.solvers.fields import MLPField
-    from onlinecde.solvers.fused_gpu import legs_of
-    from onlinecde.solvers.tableau import tableau
+    from onlinecde.solvers.backends.gpu import legs_of
+    from onlinecde.solvers.runge_kutta import tableau
+    from onlinecde.solvers.segments import segments_of
 
     values = torch.randn(4, 5, 3)
     path = controls.hermite(
         SeriesBatch.from_padded(torch.rand(4, 5).cumsum(1).double(), values), False
     )
-    laid = chain(path, MLPField(6, path.channels), steps=2)
+    laid = segments_of(path, steps=2)
     legs = legs_of(laid)
     for name in ("heun", "midpoint"):  # of two stages each, at other nodes
         method = tableau(name)
@@ -206,9 +205,9 @@ def test_kernels_are_right_on_a_gpu(name):
 @pytest.mark.parametrize("name", ["reference", "characters", "los", "linear_many", "dense_and_not"])
 def test_the_same_solve_gives_the_same_bits_twice(name):
     from gpu_cases import made
+    from made_problems import by_gpu
 
-    from onlinecde.solvers import fused_gpu
-    from onlinecde.solvers.tableau import tableau
+    from onlinecde.solvers.runge_kutta import tableau
 
     laid, field, z0 = made(cases()[name], "cuda", 1)
     torch.use_deterministic_algorithms(True)
@@ -216,7 +215,7 @@ def test_the_same_solve_gives_the_same_bits_twice(name):
         runs = []
         for _ in range(2):
             field.zero_grad()
-            z = fused_gpu.trajectory(laid, field, tableau("rk4"), z0, "highest")
+            z = by_gpu(laid, field, tableau("rk4"), z0)
             z.square().mean().backward()
             runs.append([z.detach(), *(p.grad.clone() for p in field.parameters())])
     finally:

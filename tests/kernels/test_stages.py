@@ -13,11 +13,14 @@ from test_clusters import nvrtc_is_there, on_hopper
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="GPU kernels are for Linux")
 
-from onlinecde.kernels import capturing  # noqa: E402
+from onlinecde import SeriesBatch, controls  # noqa: E402
 from onlinecde.kernels.gpu.hopper import compiling, stage_by_stage, stage_plan  # noqa: E402
 from onlinecde.kernels.gpu.packing import Legs, pack_table  # noqa: E402
+from onlinecde.solvers import Solver  # noqa: E402
+from onlinecde.solvers.backends.gpu import GPU  # noqa: E402
 from onlinecde.solvers.fields import MLPField  # noqa: E402
-from onlinecde.solvers.tableau import tableau  # noqa: E402
+from onlinecde.solvers.runge_kutta import tableau  # noqa: E402
+from onlinecde.solvers.segments import segments_of  # noqa: E402
 
 
 @pytest.mark.emulated
@@ -109,13 +112,25 @@ def test_what_does_not_compile_is_said_once_and_left_to_the_sweeps(hopper, monke
 
 
 def test_launches_are_free_for_a_graph_alone():
-    assert not capturing.launches_are_free()
-    with capturing.to_be_captured():
-        assert capturing.launches_are_free()
-        with capturing.to_be_captured():
-            pass
-        assert capturing.launches_are_free()
-    assert not capturing.launches_are_free()
+    """What there is room for in a graph is a problem to capture; what is solved once is not."""
+    from made_problems import made_problem
+
+    path = controls.linear(SeriesBatch.from_arrays([[0.0, 1.0]], [[[1.0], [2.0]]]))
+    segments, field = segments_of(path), MLPField(3, 2, 4)
+    for some, captured in ((segments, False), (segments.room_for(2, 8), True)):
+        z0 = torch.zeros(some.streams, 3)
+        assert Solver().problem(some, field, z0, str).capture is captured
+        asked = []
+
+        def forward(*_, capture, asked=asked, z0=z0, **keywords):
+            asked.append(capture)
+            return z0[None], []
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("onlinecde.kernels.gpu.forward", forward)
+            patch.setattr("onlinecde.solvers.backends.gpu.pack", lambda *_: None)
+            GPU().forward(made_problem(some, field, tableau("rk4"), z0, capture=captured), ())
+        assert asked == [captured]
 
 
 @pytest.mark.parametrize("hidden", [1, 16, 17, 33, 41, 56, 65, 82, 108, 180, 238, 249, 256])
@@ -213,8 +228,7 @@ def test_stages_are_right_on_a_gpu(name, precision, monkeypatch):
     if name == "odd":
         case = replace(case, steps=2, method="heun", every=2)
     seed = random.randrange(10**6)
-    with capturing.to_be_captured():
-        found = errors(case, "cuda", seed)
+    found = errors(case, "cuda", seed, capture=True)
     assert set(launched) == set(stage_plan.SOURCES)
     plain = float32_errors(case, "cuda", seed)
     z, g = (2e-3, 2e-2) if precision == "high" else (3e-6, 3e-5)
@@ -229,24 +243,22 @@ def test_stages_are_right_on_a_gpu(name, precision, monkeypatch):
 @pytest.mark.parametrize("name", ["linear", "wide"])
 def test_a_captured_solve_repeats_bit_for_bit(name):
     from gpu_cases import Case, made
-
-    from onlinecde.solvers import fused_gpu
+    from made_problems import by_gpu
 
     laid, field, z0 = made(Case(*ON_A_GPU[name], shape={}), "cuda", 1)
     found = []
 
     def step():
-        z = fused_gpu.trajectory(laid, field, tableau("rk4"), z0, "highest")
+        z = by_gpu(laid, field, tableau("rk4"), z0, capture=True)
         return [z.detach(), *torch.autograd.grad(z.square().mean(), list(field.parameters()))]
 
     side = torch.cuda.Stream()
-    with capturing.to_be_captured():
-        with torch.cuda.stream(side):
-            found.append([x.clone() for x in step()])
-        side.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            held = step()
+    with torch.cuda.stream(side):
+        found.append([x.clone() for x in step()])
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        held = step()
     for _ in range(3):
         graph.replay()
         torch.cuda.synchronize()

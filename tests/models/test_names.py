@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import onlinecde as oc
+from onlinecde.evaluation import evaluate
+from onlinecde.evaluation.explaining import explain_streams
 from onlinecde.models import MODELS, StateError
 from onlinecde.series import RawStatic, Schema, SchemaWarning, SeriesError
 from onlinecde.series.static_columns import as_column
-from onlinecde.training import evaluate
-from onlinecde.training.explaining import explain_streams
 
 NAMES = ("hr", "bp", "lactate")
 

@@ -17,7 +17,8 @@ from onlinecde.cli.app import main
 from onlinecde.data import simulate_ward
 from onlinecde.experiments import reproduce
 from onlinecde.experiments.grid import UnwatchedGrid
-from onlinecde.training import SearchSpace, Span, read_best, read_log, read_study, tune
+from onlinecde.training import read_log
+from onlinecde.tuning import SearchSpace, Span, read_best, read_study, tune
 
 need_ray()
 cluster = pytest.fixture(scope="module", autouse=True)(two_processors)
@@ -180,7 +181,7 @@ PROGRAM = """
 import sys
 from onlinecde.data import simulate_ward
 from onlinecde.scale.ray import tune
-from onlinecde.training import SearchSpace, Span
+from onlinecde.tuning import SearchSpace, Span
 
 if __name__ == "__main__":
     space = SearchSpace({"hidden": Span(2, 9), "lr": Span(1e-5, 1e-1, log=True)})

@@ -10,8 +10,8 @@ from onlinecde.scale.spark.pages import read_page
 from onlinecde.scale.spark.plan import Plan
 from onlinecde.scale.spark.processor import BucketProcessor
 from onlinecde.streaming import Engine, Event, ModelMismatch, StreamingError
-from onlinecde.streaming.identity import named_model
-from onlinecde.streaming.moving import outline
+from onlinecde.streaming.served import named_model
+from onlinecde.streaming.transfer import outline
 
 pd = pytest.importorskip("pandas")
 

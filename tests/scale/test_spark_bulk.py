@@ -11,7 +11,7 @@ import onlinecde as oc
 from onlinecde.data.ward import simulate_ward
 from onlinecde.scale.spark import SparkError, bulk, score
 from onlinecde.series import Schema, StaticColumn
-from onlinecde.streaming.identity import named_model
+from onlinecde.streaming.served import named_model
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:PySpark does not yet fully support pandas:FutureWarning"

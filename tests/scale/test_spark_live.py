@@ -28,7 +28,7 @@ from spark_jobs import (
 
 import onlinecde as oc
 from onlinecde.scale.spark import predict_stream
-from onlinecde.streaming.moving import outline
+from onlinecde.streaming.transfer import outline
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:PySpark does not yet fully support pandas:FutureWarning"

@@ -23,7 +23,7 @@ import onlinecde as oc
 from onlinecde.artifacts import ArtifactError
 from onlinecde.scale.spark import SparkError, predict_stream
 from onlinecde.streaming import Engine, Event, StreamingError
-from onlinecde.streaming.moving import outline
+from onlinecde.streaming.transfer import outline
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:PySpark does not yet fully support pandas:FutureWarning"

@@ -9,7 +9,7 @@ from onlinecde.serving.event_formats import columns_of, read_events
 from onlinecde.serving.group_commit import merged
 from onlinecde.serving.problems import Problem
 from onlinecde.streaming import Refusal
-from onlinecde.streaming.intake import is_text
+from onlinecde.streaming.pipeline.validate import is_text
 
 POSITIONS = {"hr": 0, "bp": 1, "lactate": 2}
 NAMES = list(POSITIONS)

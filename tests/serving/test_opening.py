@@ -4,8 +4,10 @@ import pytest
 import torch
 
 import onlinecde as oc
+from onlinecde.series import TIME_UNITS
 from onlinecde.serving import ServeSettings, ServingError, create_app
 from onlinecde.serving.opening import open_engine
+from onlinecde.serving.stream_clock import StreamClock
 from onlinecde.streaming import Event, ModelMismatch
 
 CHANNELS = ("heart_rate", "lactate", "oxygen", "pressure")
@@ -31,6 +33,20 @@ def test_a_unit_no_one_knows_is_asked_for(small_model, tmp_path):
     oc.save(small_model, tmp_path / "model", channels=CHANNELS, extra={"time_unit": "fortnights"})
     with pytest.raises(ServingError, match="unit of time"):
         open_engine(tmp_path / "model", None, ServeSettings())
+
+
+@pytest.mark.parametrize("unit", TIME_UNITS)
+def test_a_model_is_served_in_any_unit_and_its_answers_move_for_a_day(unit, small_model, tmp_path):
+    oc.save(small_model, tmp_path / "model", channels=CHANNELS, extra={"time_unit": unit})
+    engine, settings = open_engine(tmp_path / "model", None, ServeSettings())
+    engine.close()
+    day = 24 * 3600 / TIME_UNITS[unit]
+    wall = [0.0]
+    clock = StreamClock(settings.units_per_second, settings.silence, wall=lambda: wall[0])
+    for hours in (1, 23, 1e9):
+        wall[0] = 3600.0 * hours
+        now = float(clock.now([0.0], received=[0.0], origins=[float("nan")])[0])
+        assert now == pytest.approx(min(day * hours / 24, max(day, 24.0)))
 
 
 def test_another_model_needs_a_rebuild_and_then_answers_as_itself(small_model, tmp_path):

@@ -18,7 +18,7 @@ from onlinecde.serving import readiness as readiness_module
 from onlinecde.serving.opening import open_engine
 from onlinecde.serving.starting import StartingApp
 from onlinecde.streaming import Engine, Event, SQLiteStore
-from onlinecde.streaming.sqlite_store import ROOM
+from onlinecde.streaming.stores.sqlite import ROOM
 
 CHANNELS = ("heart_rate", "lactate", "oxygen", "pressure")
 ROW = {"stream": "a", "time": 0.0, "values": {"lactate": 1.0, "oxygen": 2.0}}

@@ -6,8 +6,11 @@ from solver_problems import build, mlp, random_batch, start
 
 import onlinecde as oc
 from onlinecde.kernels import gpu_unavailable
-from onlinecde.solvers import fused_gpu
-from onlinecde.solvers.tableau import tableau
+from onlinecde.solvers.backends import Problem, choose
+from onlinecde.solvers.backends import gpu as gpu_backend
+from onlinecde.solvers.backends.gpu import GPU
+from onlinecde.solvers.runge_kutta import tableau
+from onlinecde.solvers.segments import segments_of
 
 NO_GPU = not torch.cuda.is_available()
 
@@ -39,16 +42,18 @@ def test_without_a_gpu_asking_for_it_is_an_error_that_says_why():
     ],
 )
 def test_what_the_kernels_do_not_cover_has_a_reason(change, reason, monkeypatch):
-    monkeypatch.setattr(fused_gpu, "_devices", lambda: ("cpu",))
-    monkeypatch.setattr(fused_gpu, "gpu_unavailable", lambda device: None)
+    monkeypatch.setattr(gpu_backend, "_devices", lambda alone: ("cpu",))
+    monkeypatch.setattr(gpu_backend, "gpu_unavailable", lambda device: None)
     hidden, dtype = change.get("hidden", 3), change.get("dtype", torch.float32)
     field = change.get("field") or oc.MLPField(hidden, 5, 8, 2).to(dtype)
     method = tableau(change.get("method", "rk4"))
     z0 = torch.zeros(2, hidden, dtype=dtype)
     gradient, backend = change.get("gradient", "exact"), change.get("backend", "auto")
-    assert reason in fused_gpu.why_not(field, method, z0, gradient, backend)
+    assert reason in gpu_backend.unsupported_settings(field, method, z0, gradient, backend)
     assert (
-        fused_gpu.why_not(oc.MLPField(3, 5), tableau("rk4"), torch.zeros(2, 3), "exact", "auto")
+        gpu_backend.unsupported_settings(
+            oc.MLPField(3, 5), tableau("rk4"), torch.zeros(2, 3), "exact", "auto"
+        )
         is None
     )
 
@@ -71,7 +76,6 @@ def test_what_has_no_room_is_an_error_only_where_the_gpu_was_asked_for_by_name(
 ):
     pytest.importorskip("triton")
     from onlinecde.kernels import gpu
-    from onlinecde.solvers.chain import chain
 
     monkeypatch.setattr(gpu, "room_for_step", lambda *args: 9 * 2**30)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -83,13 +87,16 @@ def test_what_has_no_room_is_an_error_only_where_the_gpu_was_asked_for_by_name(
     class OnGPU:
         is_cuda, shape, device = True, (3, 3), "cuda"
 
-    asked = (chain(path, field), field, tableau("rk4"), OnGPU(), backend)
+    monkeypatch.setattr(gpu_backend, "unsupported_settings", lambda *asked: None)
+    asked = Problem(
+        segments_of(path), field, OnGPU(), tableau("rk4"), lambda *_: "", backend=backend
+    )
     reason = "a step takes 9.0 GiB and 2.0 are free: take fewer streams"
     if backend == "gpu":
         with pytest.raises(ValueError, match=f"cannot solve this: {reason}"):
-            fused_gpu.no_room(*asked)
+            choose(asked)
     else:
-        assert fused_gpu.no_room(*asked) == reason
+        assert GPU().unsupported(asked) == reason
 
 
 def on_gpu(path_batch, **keywords):

@@ -161,7 +161,7 @@ def test_max_step_is_steps_where_every_gap_asks_for_the_same():
 )
 def test_moved_channels_alone_are_all_channels(monkeypatch, settings, counts, sees_path):
     """Plain torch: gathered legs, whole legs, and either by what was observed, against the reference."""
-    from onlinecde.solvers import fixed, grouped
+    from onlinecde.solvers.backends import sparse_columns, torch_sparse
 
     z, _, inputs = problem(
         "rectilinear", (7, 4, 1, 6, 2), observed=0.55, counts=counts, sees_path=sees_path
@@ -172,11 +172,13 @@ def test_moved_channels_alone_are_all_channels(monkeypatch, settings, counts, se
         return [solved, *gradients(weighed(solved), *inputs)]
 
     made = []
-    build = fixed.GroupedField
-    monkeypatch.setattr(fixed, "GroupedField", lambda *a: made.append(build(*a)) or made[-1])
+    build = torch_sparse.SparseColumns
+    monkeypatch.setattr(
+        torch_sparse, "SparseColumns", lambda *a: made.append(build(*a)) or made[-1]
+    )
     wanted = found("backprop")
-    for dense_above in (grouped.DENSE_ABOVE, -1.0, 2.0):
-        monkeypatch.setattr(grouped, "DENSE_ABOVE", dense_above)
+    for dense_above in (sparse_columns.DENSE_ABOVE, -1.0, 2.0):
+        monkeypatch.setattr(sparse_columns, "DENSE_ABOVE", dense_above)
         assert_all_close(found("exact"), wanted, **EXACT)
     mixed, whole, gathered = ([leg is None for leg in field.legs] for field in made)
     assert any(mixed)

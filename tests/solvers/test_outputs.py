@@ -7,7 +7,7 @@ from solver_problems import SCHEMES, D, build, mlp, random_batch, start
 
 from onlinecde import Encoding, SeriesBatch, SeriesError, SolverError, solve
 from onlinecde.kernels import cpu_unavailable
-from onlinecde.solvers.chain import leg_steps, steps_for
+from onlinecde.solvers.segments import leg_steps, steps_for
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 MANY = {"method": "dopri5", "steps": 12}

@@ -9,7 +9,8 @@ from torch.nn.utils import spectral_norm as old_spectral_norm
 from torch.nn.utils import weight_norm as old_weight_norm
 
 import onlinecde as oc
-from onlinecde.solvers import TABLEAUS, fused_gpu
+from onlinecde.solvers import TABLEAUS
+from onlinecde.solvers.backends.gpu import unsupported_settings
 from onlinecde.training import graphs
 
 
@@ -159,7 +160,7 @@ def test_shared_layers_keep_the_kernels():
 def test_gpu_kernels_leave_it_alone_too(change, told):
     path = build("rectilinear", random_batch(), counts=True)
     field = unusual(change, mlp(path))
-    assert told in fused_gpu.why_not(field, TABLEAUS["rk4"], start(path), "exact", "auto")
+    assert told in unsupported_settings(field, TABLEAUS["rk4"], start(path), "exact", "auto")
 
 
 class Spring(oc.VectorField):

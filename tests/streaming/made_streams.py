@@ -6,7 +6,7 @@ import torch
 import onlinecde as oc
 from onlinecde.streaming import Event
 from onlinecde.streaming.codec import StateCodec
-from onlinecde.streaming.identity import served_model
+from onlinecde.streaming.served import served_model
 
 CHANNELS = ["heart rate", "pressure", "lactate"]
 NAN = float("nan")

@@ -172,6 +172,15 @@ def test_static_features_must_be_known_first():
     assert follows.open_stream("a", static=np.array([0.1, 0.2])).rows == 1
 
 
+def test_static_features_for_a_model_that_takes_none_are_refused_in_words():
+    follows = Engine(made_model(), channels=CHANNELS)
+    for wrong in ({"age": 71}, [71.0], []):
+        batch = EventBatch(*([column] for column in GOOD), static={"a": wrong})
+        refusal = follows.apply(batch)[0].refusal
+        assert refusal.code == "static_bad"
+        assert refusal.message == "stream 'a': the model takes no static features: leave them out."
+
+
 def test_a_time_far_ahead_is_refused_and_does_not_make_the_rest_late():
     follows = engine(ahead=10.0)
     follows.apply([event(time=0.0)])

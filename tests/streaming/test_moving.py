@@ -15,9 +15,9 @@ from onlinecde.streaming import (
     SQLiteStore,
     StreamingError,
 )
-from onlinecde.streaming.moving import outline, unpack
-from onlinecde.streaming.rowcodec import decode_row
-from onlinecde.streaming.store import RowRecord
+from onlinecde.streaming.codec import decode_row
+from onlinecde.streaming.stores.base import RowRecord
+from onlinecde.streaming.transfer import outline, unpack
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from onlinecde.streaming import SQLiteStore, StoreBusy, StoreError, StoreFull
-from onlinecde.streaming.sqlite_store import ROOM
+from onlinecde.streaming.stores.sqlite import ROOM
 
 PARTS = ("live.db", "live.db-wal", "live.db-shm")
 

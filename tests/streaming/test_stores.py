@@ -12,6 +12,7 @@ from made_streams import CHANNELS, made_model
 
 import onlinecde as oc
 from onlinecde.streaming import (
+    Alarm,
     Engine,
     Event,
     MemoryStore,
@@ -20,8 +21,7 @@ from onlinecde.streaming import (
     StoreBusy,
     StoreError,
 )
-from onlinecde.streaming.store import (
-    AlarmRecord,
+from onlinecde.streaming.stores.base import (
     CheckpointRecord,
     Commit,
     RefusedRecord,
@@ -103,7 +103,7 @@ def test_what_is_committed_is_read_back(store):
     assert store.revised(1) == [RevisedRecord(1, 0.0, 1, b"old")]
     assert store.refused() == [RefusedRecord("a", "nan", "c", "1", "time_not_finite")]
     assert store.received([1, 7]) == {1: 100.0}
-    assert store.alarms() == [AlarmRecord(1, 1, 1.0, 0.9, 0.8, 100.0, None, None)]
+    assert store.alarms() == [Alarm(1, 1, 1.0, 0.9, 0.8, 100.0, None, None)]
 
 
 def test_a_row_or_state_sent_again_takes_the_place_of_the_old(store):
@@ -142,8 +142,8 @@ def test_alarms_are_acknowledged_once(store):
     alarm = (1, 1, 1.0, 0.9, 0.8, 100.0, None, None)
     store.commit(Commit(1, 1.0, "{}", alarms=[alarm, (2, 2, *alarm[2:])]))
     assert [one.number for one in store.alarms()] == [2, 1]
-    assert store.acknowledge(1, 200.0, "nurse") == AlarmRecord(*alarm[:6], 200.0, "nurse")
-    assert store.acknowledge(1, 300.0, "other") == AlarmRecord(*alarm[:6], 200.0, "nurse")
+    assert store.acknowledge(1, 200.0, "nurse") == Alarm(*alarm[:6], 200.0, "nurse")
+    assert store.acknowledge(1, 300.0, "other") == Alarm(*alarm[:6], 200.0, "nurse")
     assert store.acknowledge(9, 1.0, "x") is None
     assert [one.number for one in store.alarms(unacknowledged=True)] == [2]
     assert [one.number for one in store.alarms(1)] == [1]
@@ -314,9 +314,9 @@ def test_a_folder_that_is_not_there_is_said_to_be(tmp_path):
 
 @pytest.mark.parametrize("kind", STORES)
 def test_refusals_do_not_fill_the_disk(kind, monkeypatch, tmp_path, request):
-    from onlinecde.streaming import memory_store, postgres_store, sqlite_store
+    from onlinecde.streaming.stores import memory, postgres, sqlite
 
-    for module in (memory_store, postgres_store, sqlite_store):
+    for module in (memory, postgres, sqlite):
         monkeypatch.setattr(module, "KEPT_REFUSALS", 20)
     store = STORES[kind](tmp_path, request.getfixturevalue)
     with Engine(made_model(), store, channels=CHANNELS) as engine:

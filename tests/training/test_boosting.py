@@ -6,10 +6,11 @@ import torch
 
 import onlinecde as oc
 from onlinecde.artifacts import read_manifest
+from onlinecde.evaluation.metrics import score
+from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models.steps import Steps
 from onlinecde.training import boosting, fit
 from onlinecde.training.boosting import boost
-from onlinecde.training.metrics import predict_task, score
 
 
 def lines_of(random, many, numbers=6):

@@ -10,8 +10,10 @@ from tests.kernels.in_own_process import interpreted
 from tests.models.test_gru import made_batch
 
 from onlinecde.models.flat_settings import neural_cde
-from onlinecde.solvers import counting_evaluations, fused_gpu
-from onlinecde.solvers.chain import chain
+from onlinecde.solvers import counting_evaluations
+from onlinecde.solvers import gradients as solver_gradients
+from onlinecde.solvers.backends import choice
+from onlinecde.solvers.segments import segments_of
 from onlinecde.training import graphs
 from onlinecde.training.horizons import HorizonReadout
 from onlinecde.training.settings import FitSettings
@@ -30,14 +32,29 @@ MODELS = {
 }  # fmt: skip
 
 
+plain_trajectory = solver_gradients.trajectory
+
+
+def unsupported(self, problem):
+    return None if problem.capture else "there is no GPU"
+
+
 class Recomputed(Recomputing, graphs.GraphedStep):
     pass
 
 
-def along(legs, field, table, z0, time, slopes, drive, precision, moves=None, every=1):
-    """What legs mean, written out with the field's whole matrix; streams move as their lengths say."""
-    h, z, knots = 1 / legs.steps, z0, [z0]
-    for piece in range(legs.pieces):
+def trajectory(problem, backend):
+    """What segments mean, written out with the field's whole matrix; streams move as their lengths say."""
+    if not problem.capture:
+        return plain_trajectory(problem, backend)
+    legs, field, table, drive = (
+        problem.segments,
+        problem.field,
+        problem.table,
+        problem.segments.drive,
+    )
+    h, z, knots = 1 / legs.steps, problem.z0, [problem.z0]
+    for piece in range(legs.count):
         going = (piece < legs.lengths)[:, None]
         for step in range(legs.steps):
             ks = []
@@ -49,7 +66,7 @@ def along(legs, field, table, z0, time, slopes, drive, precision, moves=None, ev
             ahead = z + h * sum(w * k for w, k in zip(table.b, ks, strict=True))
             z = torch.where(going, ahead, z)
         knots.append(z)
-    return torch.stack(knots)[::every]
+    return torch.stack(knots)[:: problem.every], ""
 
 
 def moved(legs, piece, u):
@@ -59,7 +76,7 @@ def moved(legs, piece, u):
     rise, here = legs.slopes[piece // 2, :, 0], legs.time[piece // 2, :, None]
     if piece % 2 == 0:
         return torch.cat([here, torch.zeros_like(rise)], 1)
-    observed = torch.cat([legs.observed[piece // 2]] * legs.parts, 1)
+    observed = torch.cat([legs.observed[piece // 2]] * (2 if legs.counts else 1), 1)
     return torch.cat([torch.zeros_like(here), torch.where(observed, rise, 0.0)], 1)
 
 
@@ -76,7 +93,8 @@ def seen(drive, piece, u):
 def anywhere(monkeypatch):
     monkeypatch.setattr(graphs, "why_not", lambda model: None)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(fused_gpu, "along", along)
+    monkeypatch.setattr(solver_gradients, "trajectory", trajectory)
+    monkeypatch.setattr(choice.GPU, "unsupported", unsupported)
 
 
 def made_model(control, **keywords):
@@ -115,7 +133,7 @@ def test_it_is_the_plain_step_whatever_came_before(control, final, name):
 def test_what_the_field_sees_is_where_the_path_stands(control):
     model, batch = made_model(control, field_sees_path=True), made_batch((6, 4, 5))
     path = model.path(batch.to(dtype=torch.float64))
-    laid = chain(path, model.field)
+    laid = segments_of(path).shown_to(model.field)
     for piece, u in ((0, 0.0), (1, 0.3), (2, 0.8), (3, 1.0)):
         wanted = model.field.drive(path.evaluate(piece + u)[laid.order])
         going = piece + u <= laid.lengths
@@ -143,8 +161,8 @@ def test_nothing_of_an_earlier_batch_moves(control):
     for one, other in zip(step.model.parameters(), fresh.model.parameters(), strict=True):
         assert torch.equal(one.grad, other.grad)
     (mine,), (new,) = step._graphs.values(), fresh._graphs.values()
-    assert mine.inputs.legs.lengths.tolist() == new.inputs.legs.lengths.tolist()
-    assert torch.equal(mine.inputs.legs.slopes, new.inputs.legs.slopes)
+    assert mine.inputs.segments.lengths.tolist() == new.inputs.segments.lengths.tolist()
+    assert torch.equal(mine.inputs.segments.slopes, new.inputs.segments.slopes)
 
 
 @pytest.mark.parametrize("control", CONTROLS)

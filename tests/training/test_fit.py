@@ -8,9 +8,10 @@ import torch
 
 import onlinecde as oc
 from onlinecde.data import Task, simulate_ward
+from onlinecde.evaluation.metrics import score
+from onlinecde.evaluation.predictions import predict_task
 from onlinecde.training import FitError, FitSettings, build_model, fit, read_log
 from onlinecde.training.batches import epoch_batches
-from onlinecde.training.metrics import predict_task, score
 
 SMALL = {"hidden": 8, "width": 8}
 
@@ -131,7 +132,7 @@ def test_a_readout_of_several_members_learns_faster_and_all_before_it_slower(mem
 def test_a_fold_changes_nothing_but_units():
     task = easy_task("regression")
     torch.manual_seed(0)
-    from onlinecde.training.building import build_model
+    from onlinecde.training.defaults import build_model
     from onlinecde.training.folding import fold, learn_scales
 
     for name in ("neural-cde", "gru", "ode-rnn"):

@@ -10,7 +10,8 @@ from torch import nn
 import onlinecde as oc
 import onlinecde.training.fitting as fitting
 from onlinecde.data import Task, simulate_ward
-from onlinecde.training import MODEL_NAMES, FitError, FitSettings, build_model, building, fit
+from onlinecde.training import MODEL_NAMES, FitError, FitSettings, build_model, fit
+from onlinecde.training import defaults as building
 from onlinecde.training.checkpoint import read_checkpoint
 from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import GraphedStep

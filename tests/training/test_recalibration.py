@@ -9,11 +9,12 @@ import torch
 import onlinecde as oc
 from onlinecde.artifacts import read_manifest
 from onlinecde.data import Task, simulate_ward
+from onlinecde.evaluation.metrics import score
+from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models.readout import Readout
 from onlinecde.training import FitSettings, build_model, fit
 from onlinecde.training.calibration_map import fit_map, mapped
 from onlinecde.training.loop import CALIBRATED, Training, Unwatched
-from onlinecde.training.metrics import predict_task, score
 from onlinecde.training.recalibration import recalibrate, rescale
 
 

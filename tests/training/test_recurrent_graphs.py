@@ -36,7 +36,7 @@ def anywhere(monkeypatch):
     monkeypatch.setattr(graphs, "why_not", lambda model: None)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     # While a graph is captured, states are not looked at.
-    monkeypatch.setattr("onlinecde.models.ode_rnn.check_finite", lambda z, where: None)
+    monkeypatch.setattr("onlinecde.models.ode_rnn.check_states", lambda z, where: None)
 
 
 @pytest.fixture(params=[False, True], ids=["by layer", "in cuDNN's runs"])

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import onlinecde as oc
 from onlinecde.controls.fill import forward_fill
 from onlinecde.data import Task
+from onlinecde.evaluation.predictions import predict_task
 from onlinecde.training import fit
-from onlinecde.training.building import build_model
-from onlinecde.training.metrics import predict_task
+from onlinecde.training.defaults import build_model
 
 THOROUGH = os.environ.get("ONLINECDE_HYPOTHESIS") == "thorough"
 MOST_CHANNELS, MOST_ROWS, MOST_CELLS = (500, 20_000, 20_000) if THOROUGH else (500, 500, 500)
@@ -140,6 +140,26 @@ def test_a_fresh_model_has_no_gradient_that_grew_along_a_series(table):
     model.readout.loss(model(task.series.to(torch.float32), final=True), task.labels).backward()
     gradient = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
     assert gradient < 100
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        Table(1, 20_000, 0.02, uneven=3.0),
+        Table(1, 20_000, 0.0, memory=1.0, period=1e-3, per="row"),
+        Table(60, 2_000, 0.1, per="row"),
+        Table(500, 40, 0.99, per="row", period=1e3),
+        Table(500, 40, 0.0, unit=1e9),
+        Table(500, 1, 0.0, unit=1e-9),
+    ],
+    ids=str,
+)
+def test_the_longest_and_widest_tables_are_trained_on_too(table):
+    losses = [
+        entry["train_loss"]
+        for entry in fit(replace(table, streams=4).task(), epochs=1, batch_size=1).history
+    ]
+    assert max(losses) < 50, losses
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.1])

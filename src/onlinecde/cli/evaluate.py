@@ -23,17 +23,16 @@ from onlinecde.cli.judged_task import (
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
-    from torch import Tensor
 
-    from onlinecde.data import Task
+    from onlinecde.data import KnownRisk, Task
+    from onlinecde.evaluation.estimates import Difference, Estimate
+    from onlinecde.evaluation.results import Evaluation
+    from onlinecde.evaluation.runs import JudgedRuns
     from onlinecde.models import OnlineModel
     from onlinecde.plots.trajectories import Trajectory
-    from onlinecde.training.bootstrap import Difference, Estimate
-    from onlinecde.training.evaluation import Evaluation
-    from onlinecde.training.judged_runs import JudgedRuns
 
     Models = dict[str, list[OnlineModel]]
-    Known = tuple[Tensor, Tensor] | None
+    Known = KnownRisk | None
 
 
 def evaluate(
@@ -66,7 +65,6 @@ def evaluate(
     from onlinecde.training import read_log
     from onlinecde.training.fitting import device_for
     from onlinecde.training.journal import model_folders
-    from onlinecde.training.known_risk import known_risk
 
     for option, file in (("--report", report), ("--json", json)):
         check_file(file, option)
@@ -82,7 +80,7 @@ def evaluate(
         found = _judge_folds(folds, data_dir, device, seed=seed, **how)
     else:
         judged = judged_task(groups[0][0], task, task_setting, data_dir, tables)
-        models, known = _loaded(named, judged, device), known_risk(judged)
+        models, known = _loaded(named, judged, device), judged.known_risk
         found = _judge(models, judged, known, seed=seed, **how)
         if report is not None:
             drawn = {
@@ -104,8 +102,8 @@ def evaluate(
         words = [str(folder), *option_words(told), "--json", str(json)]
         typer.echo(f"wrote {_write_json(json, found, words, device)}")
     if report is not None:
-        from onlinecde.training.report import report as page
-        from onlinecde.training.report import write_report
+        from onlinecde.evaluation.report import report as page
+        from onlinecde.evaluation.report import write_report
 
         first, *others = (one.together for one in found)
         typer.echo(f"wrote {write_report(report, page(first, against=others, **drawn))}")
@@ -113,7 +111,7 @@ def evaluate(
 
 def _folds(named: dict[str, list[Path]], task: str | None) -> list[dict[str, list[Path]]]:
     """The runs of each fold, where the split of the models turns; a task that is named has its own split."""
-    from onlinecde.training.judged_folds import FoldsError, runs_by_fold, tested_folds
+    from onlinecde.evaluation.runs import FoldsError, runs_by_fold, tested_folds
 
     if task is None:
         return runs_by_fold(named)
@@ -130,7 +128,7 @@ def _folds(named: dict[str, list[Path]], task: str | None) -> list[dict[str, lis
 def _loaded(named: dict[str, list[Path]], judged: Task, device: str) -> Models:
     """The models of each name, all known to fit the task."""
     from onlinecde.artifacts import load
-    from onlinecde.training.evaluating import check_fit
+    from onlinecde.evaluation.evaluating import check_fit
 
     models = {}
     for name, homes in named.items():
@@ -144,10 +142,10 @@ def _judge(models: Models, judged: Task, known: Known, **how: Any) -> list[Judge
     """Each model's runs on one split; beside the first, the best possible where that is known."""
     import numpy as np
 
-    from onlinecde.training.judged_runs import judge_runs
+    from onlinecde.evaluation.runs import judge_runs
 
-    reference, events = known or (None, None)
-    how["event_at"] = None if events is None else np.asarray(events)
+    reference = None if known is None else known.risk
+    how["event_at"] = None if known is None else np.asarray(known.event_times)
     return [
         judge_runs(name, several, judged, reference=None if number else reference, **how)
         for number, (name, several) in enumerate(models.items())
@@ -158,7 +156,7 @@ def _judge_folds(
     folds: list[dict[str, list[Path]]], data_dir: Path | None, device: str, *, seed: int, **how: Any
 ) -> list[JudgedRuns]:
     """Each model's runs on their own folds, then over all folds."""
-    from onlinecde.training.judged_folds import fold_seed, joined
+    from onlinecde.evaluation.runs import fold_seed, joined
 
     found = []
     for number, named in enumerate(folds, 1):
@@ -172,13 +170,13 @@ def _followed(
     models: Models, judged: Task, split: str, known: Known, events: Any
 ) -> tuple[Trajectory, ...]:
     """Some streams as time goes, by one run of each model."""
-    from onlinecde.training.following import follow
+    from onlinecde.evaluation.following import follow
 
     shown = {
         name if len(several) == 1 else f"{name}, one of {len(several)}": several[0]
         for name, several in models.items()
     }
-    return follow(shown, judged, split, reference=known and known[0], events=events)
+    return follow(shown, judged, split, reference=known and known.risk, events=events)
 
 
 def _names(places: list[Path], groups: list[list[Path]]) -> list[str]:
@@ -211,7 +209,7 @@ def _column(home: Path) -> str | None:
 def _show(found: list[JudgedRuns]) -> None:
     from rich.console import Console
 
-    from onlinecde.training.evaluation import compare
+    from onlinecde.evaluation.results import compare
 
     console = Console()
     first, others = found[0].together, [one.together for one in found[1:]]
@@ -318,7 +316,7 @@ def _table(
 
 def _cell(found: Any, size: float) -> str:
     """A value, and beneath it the interval; `size`: the largest value in its line."""
-    from onlinecde.training.shown_numbers import shown
+    from onlinecde.evaluation.estimates import shown
 
     if found.value is None:
         return "none"
@@ -334,9 +332,9 @@ def _write_json(target: Path, found: list[JudgedRuns], words: list[str], device:
     import json
     import shlex
 
+    from onlinecde.evaluation.report import write_report
+    from onlinecde.evaluation.runs import comparison
     from onlinecde.experiments.machine import circumstances
-    from onlinecde.training.judged_runs import comparison
-    from onlinecde.training.report import write_report
 
     told = {
         "format": "onlinecde evaluation 1",

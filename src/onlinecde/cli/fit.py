@@ -138,10 +138,10 @@ def fit(
 ) -> None:
     """Train a model, keep its best validation point, save it; killed at any time, it goes on."""
     from onlinecde.cli.fit_display import FitDisplay
+    from onlinecde.evaluation.estimates import shown
     from onlinecde.files import check_folder
     from onlinecde.training import PAPER, FitError, FitSettings
     from onlinecde.training import fit as fit_here
-    from onlinecde.training.shown_numbers import shown
     from onlinecde.training.task_source import load_task, registry_source, table_source
 
     check_folder(out, "--out")

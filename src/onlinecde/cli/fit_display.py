@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from onlinecde.training.shown_numbers import shown
+from onlinecde.evaluation.estimates import shown
 
 
 class FitDisplay:

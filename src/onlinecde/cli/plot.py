@@ -62,13 +62,13 @@ def streams(
 ) -> None:
     """Draw the risk of some streams as time goes, and what each event added to it."""
     from onlinecde.artifacts import load
+    from onlinecde.evaluation.evaluating import check_fit
+    from onlinecde.evaluation.event_time import event_times
+    from onlinecde.evaluation.explaining import explain_streams
     from onlinecde.files import check_file, check_folder
     from onlinecde.plots import save_figure
     from onlinecde.plots.contributions import contributions_figure
     from onlinecde.training import model_folder
-    from onlinecde.training.evaluating import check_fit
-    from onlinecde.training.event_time import event_times
-    from onlinecde.training.explaining import explain_streams
 
     check_folder(out, "--out")
     check_file(json, "--json")
@@ -93,8 +93,8 @@ def streams(
         from json import dumps
 
         from onlinecde.cli.crew import option_words
+        from onlinecde.evaluation.report import write_report
         from onlinecde.experiments.machine import circumstances
-        from onlinecde.training.report import write_report
 
         told = {
             "--task": task,

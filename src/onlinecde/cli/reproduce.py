@@ -151,7 +151,7 @@ def reproduce(
 
 def _found(places: list[Path]) -> list[dict[str, Any]]:
     """Settings of searches, from files or from all files of a folder."""
-    from onlinecde.training.search_spaces import read_best
+    from onlinecde.tuning.spaces import read_best
 
     files = [f for place in places for f in (sorted(place.glob("*.json")) or [place])]
     return [read_best(file) for file in files]

@@ -54,15 +54,20 @@ def serve(
     time_unit: Annotated[
         str | None,
         typer.Option(
-            help="What 1 is on the streams' clock: milliseconds, seconds, minutes, hours, days. Default: as trained."
+            help="What 1 is on the streams' clock: milliseconds, seconds, minutes, hours, days, weeks or years. "
+            "Default: as trained."
         ),
     ] = None,
     clock_speed: Annotated[
         float, typer.Option(help="Seconds that pass on the streams in one second; for replays.")
     ] = 1.0,
     silent_after: Annotated[
-        float, typer.Option(help="Units of time without a row after which a risk stands still.")
-    ] = 24.0,
+        float | None,
+        typer.Option(
+            help="Units of time without a row after which a risk stands still; default: 24 hours, or 24 units "
+            "where these are longer."
+        ),
+    ] = None,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Name the server is asked for by, behind a proxy.")
     ] = None,

@@ -11,7 +11,7 @@ import typer
 from onlinecde.cli.ray_option import address_of, ray_option
 
 if TYPE_CHECKING:
-    from onlinecde.training.search_spaces import SearchSpace
+    from onlinecde.tuning.spaces import SearchSpace
 
 
 def tune(
@@ -66,9 +66,9 @@ def tune(
     from onlinecde.experiments.protocols import PROTOCOLS
     from onlinecde.files import check_folder
     from onlinecde.training import FitSettings
-    from onlinecde.training.search_spaces import TuneError, check_space, paper_space
     from onlinecde.training.task_source import load_task, registry_source
-    from onlinecde.training.tuning import tune as search_here
+    from onlinecde.tuning.search import tune as search_here
+    from onlinecde.tuning.spaces import TuneError, check_space, paper_space
 
     check_folder(out, "--out")
     console = Console()
@@ -132,7 +132,7 @@ def tune(
 
 def _space(space: SearchSpace, spans: list[str]) -> SearchSpace:
     """The space with some spans changed or added."""
-    from onlinecde.training.search_spaces import SearchSpace, Span, TuneError
+    from onlinecde.tuning.spaces import SearchSpace, Span, TuneError
 
     given = {}
     for text in spans:

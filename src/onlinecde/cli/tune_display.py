@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from onlinecde.cli.crew import last_words, work_together
-from onlinecde.training.search_spaces import TuneError
-from onlinecde.training.shown_numbers import shown
-from onlinecde.training.study import DATABASE, TrialReport, Tuned
-from onlinecde.training.tuning import read_study
+from onlinecde.evaluation.estimates import shown
+from onlinecde.tuning.search import read_study
+from onlinecde.tuning.spaces import TuneError
+from onlinecde.tuning.study import DATABASE, TrialReport, Tuned
 
 _STYLES = {"complete": "", "pruned": "dim", "failed": "red", "running": "yellow"}
 

@@ -1,7 +1,7 @@
 """Tables, tasks and the data sets: whatever the source, a `Task` of series, labels and splits."""
 
 from onlinecde.data.errors import DataError
-from onlinecde.data.folds import fold_task
+from onlinecde.data.folds import fold_of, fold_task
 from onlinecde.data.loading import load
 from onlinecde.data.registry import DATA_SETS, DataSet
 from onlinecde.data.splits import split_streams
@@ -21,6 +21,7 @@ __all__ = [
     "Task",
     "Utility",
     "Ward",
+    "fold_of",
     "fold_task",
     "load",
     "simulate_ward",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -48,3 +50,13 @@ def fold_task(task: Task, fold: int, folds: int) -> Task:
         splits=splits,
         settings={**task.settings, "fold": fold, "folds": folds},
     )
+
+
+def fold_of(description: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Which fold of how many a run was tested on; None where it has the data set's own split.
+
+    >>> fold_of({"source": "experiment", "arguments": {"name": "simulated-ward", "fold": 3, "folds": 6}})
+    (3, 6)
+    """
+    told = description.get("arguments", {})
+    return (told["fold"], told["folds"]) if "fold" in told else None

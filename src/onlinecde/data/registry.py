@@ -45,6 +45,8 @@ class DataSet:
     downloads: tuple[Download, ...] = ()
     by_hand: str = ""
     """What to download and where to put it, where `fetch` cannot: accounts, agreements."""
+    small_search: bool = False
+    """Whether the paper searched smaller Neural CDEs on it than elsewhere."""
     report: str = ""
     """`module:function`, called as the loader less `task` and `seed`: something with a `text()`."""
 
@@ -207,6 +209,7 @@ DATA_SETS: dict[str, DataSet] = {
             address="https://physionet.org/content/mimiciv/",
             loader="onlinecde.data.mimic:load",
             report="onlinecde.data.mimic:report",
+            small_search=True,
             tasks=("mortality", "los", "sepsis"),
             places=("mimiciv*", "mimic-iv-[0-9]*", "mimic-iv-demo"),
             by_hand=(

@@ -69,14 +69,12 @@ def source() -> str:
 def versions() -> dict[str, str]:
     """Of everything that may change a number."""
     import numpy
-    import torchmetrics
 
     return {
         "onlinecde": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,
-        "torchmetrics": torchmetrics.__version__,
     }
 
 

@@ -14,6 +14,9 @@ from torch import Tensor
 from onlinecde.artifacts import load as load_model
 from onlinecde.artifacts import read_manifest
 from onlinecde.data import Task
+from onlinecde.evaluation.evaluating import judge
+from onlinecde.evaluation.metrics import METRICS, UndefinedMetric, score
+from onlinecde.evaluation.predictions import as_probabilities, predict_task
 from onlinecde.experiments.cells import Cell
 from onlinecde.experiments.machine import circumstances, peak_memory
 from onlinecde.experiments.samples import sample_task
@@ -24,15 +27,7 @@ from onlinecde.solvers import Solver, counting_evaluations
 from onlinecde.training import FitSettings, fit, read_log
 from onlinecde.training.base_rates import start_at_base_rate
 from onlinecde.training.batches import seed_for
-from onlinecde.training.evaluating import challenge_task, judge
 from onlinecde.training.loop import Watch
-from onlinecde.training.metrics import (
-    METRICS,
-    UndefinedMetric,
-    as_probabilities,
-    predict_task,
-    score,
-)
 
 RESULT = "result.json"
 _DIGEST = "digest"
@@ -167,10 +162,10 @@ def _measured(
 
 
 def _every_metric(model: OnlineModel, task: Task, outputs: Tensor) -> dict[str, float | None]:
-    """From the same outputs; the challenge's utility at the threshold best on validation."""
+    """From the same outputs; the data set's utility at the threshold best on validation."""
     head: Any = model.readout
     risks = {"test": as_probabilities(head, outputs)}
-    if challenge_task(task) and len(task.splits["validation"]):
+    if task.utility is not None and len(task.splits["validation"]):
         asked = predict_task(model, task.split("validation")[0], task.per)
         risks["validation"] = as_probabilities(head, asked)
     fitting = [metric for metric in METRICS.values() if task.kind in metric.kinds]

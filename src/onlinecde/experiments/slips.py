@@ -16,9 +16,10 @@ from onlinecde.models import NeuralCDE, OnlineModel
 from onlinecde.models.flat_settings import parts_of
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import solve_with
-from onlinecde.solvers.chain import Chain
 from onlinecde.solvers.counting import note_evaluations
-from onlinecde.training.building import build_model, model_settings
+from onlinecde.solvers.segments import segments_from
+from onlinecde.solvers.solve import solve_problem
+from onlinecde.training.defaults import build_model, model_settings
 
 SLIPS: Mapping[str, str] = {
     "no static": "the model is not told the static features",
@@ -110,27 +111,12 @@ class SlippedCDE(NeuralCDE):
         ends = path.pieces_per_stream + (path.lengths < self.longest)
         own = torch.cat([increments(path), still])[: int(ends.max())]
         order = torch.argsort(ends, descending=True, stable=True)
-        piece = torch.arange(len(own), device=ends.device)
-        chain = Chain(
-            rectilinear=False,
-            channels=path.channels,
-            order=order,
-            lengths=ends[order],
-            active=(ends[None, :] > piece[:, None]).sum(1).tolist(),
-            time=None,
-            slopes=with_left_slopes(own)[:, order],
-            observed=None,
-            counts=False,
-            steps=1,
-            max_step=None,
-            time_steps=None,
-            drive=None,
-        )
+        segments = segments_from(with_left_slopes(own)[:, order], ends[order], order)
 
         def where(place: int, s: float) -> str:
             return f"stream {path.streams[int(order[place])]!r} at knot {s:g}"
 
-        done = self.solver.run(chain, self.field, z0[order], where)
+        done = solve_problem(self.solver.problem(segments, self.vector_field, z0[order], where))
         note_evaluations(done.nfe)
         return done.z[:, torch.argsort(order)]
 

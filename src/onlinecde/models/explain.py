@@ -23,16 +23,8 @@ from onlinecde.controls import Path
 from onlinecde.models import legs, online
 from onlinecde.models.readout import is_linear_readout, is_plain_readout
 from onlinecde.solvers import solve_with
-from onlinecde.solvers.chain import Chain, chain
-from onlinecde.solvers.stepping import (
-    advance,
-    combine,
-    drive_at,
-    piece_data,
-    piece_drive,
-    piece_steps,
-    stages,
-)
+from onlinecde.solvers.runge_kutta import advance, combine, fixed_steps, stages
+from onlinecde.solvers.segments import PathSegments, drive_at, segments_of, slope_at
 
 if TYPE_CHECKING:
     from onlinecde.models.neural_cde import CDEState, NeuralCDE
@@ -95,7 +87,9 @@ def explain_path(
     _check(model)
     how = model.solver
     field = model.vector_field
-    laid = chain(path, field, how.steps, how.max_step)
+    laid = segments_of(path, how.steps, how.max_step).shown_to(field)
+    assert laid.order is not None
+    assert laid.active is not None
     zs = solve_with(how, path, field, z0, outputs="knots").z.transpose(0, 1)[:, laid.order]
     views = _views(model, path, stamps)
     start = model.read(z0, None if views is None else views[0])
@@ -121,7 +115,7 @@ def explain_path(
     return Explanation(start, *_fold(model, added))
 
 
-def _blocks(active: list[int]) -> Iterator[range]:
+def _blocks(active: tuple[int, ...]) -> Iterator[range]:
     """Stretches of pieces, of at most `AT_ONCE` pieces of streams each, or of one piece."""
     start = 0
     while start < len(active):
@@ -159,7 +153,8 @@ def explain_step(model: NeuralCDE, state: CDEState, after: CDEState) -> StepExpl
     new = online.row(model, after.time, after.values, after.counts)
     old = online.row(model, since, after.previous, after.counts - after.observed.to(after.counts))
     old = torch.where(first[:, None], new, old)
-    laid = legs.row_chain(model, z, since, after.time, old, new, after.observed)
+    laid = legs.segments_of_row(model, z, since, after.time, old, new, after.observed)
+    laid = laid.shown_to(model.vector_field)
     zs = torch.stack([z, after.before, after.z])
     views = None
     if getattr(model.readout, "sees_path", False):
@@ -189,7 +184,7 @@ def explain_step(model: NeuralCDE, state: CDEState, after: CDEState) -> StepExpl
 
 def _contributions(
     model: NeuralCDE,
-    laid: Chain,
+    laid: PathSegments,
     piece: int,
     z: Tensor,
     ends: Tensor,
@@ -225,12 +220,12 @@ def _contributions(
     return added
 
 
-def _by_channel(laid: Chain, piece: int, seen: Tensor) -> Tensor:
+def _by_channel(laid: PathSegments, piece: int, seen: Tensor) -> Tensor:
     """Parts of what a readout sees (stream, number, output) as parts of the path's channels."""
     added, ago = seen.split([laid.channels, seen.shape[1] - laid.channels], 1)
     added = added.clone()
     # How long ago a channel was observed grows with time, and falls to 0 with its event.
-    if laid.rectilinear and piece % 2 == 0:
+    if laid.is_time_leg(piece):
         added[:, 0] += ago.sum(1)
     else:
         added[:, 1 : 1 + ago.shape[1]] += ago
@@ -274,19 +269,19 @@ def _fold(model: NeuralCDE, added: Tensor) -> tuple[Tensor, Tensor]:
     return added[..., 0, :], values[..., : model.channels, :]
 
 
-def _parts(model: NeuralCDE, laid: Chain, piece: int, z: Tensor) -> Tensor:
+def _parts(model: NeuralCDE, laid: PathSegments, piece: int, z: Tensor) -> Tensor:
     """What each moved channel adds to z on a piece, (stream, moved, hidden)."""
     table, field = model.solver.table, model.vector_field
-    data, drive, channels = piece_data(laid, piece), piece_drive(laid, piece), laid.moved(piece)
+    data, drive, channels = laid.increments(piece), laid.seen(piece), laid.moved(piece)
     columns: list[Tensor] = []
 
     def rate(y: Tensor, u: float | Tensor) -> Tensor:
         matrix = field.matrix(y, drive_at(drive, u))[:, :, channels].transpose(1, 2)
-        columns.append(matrix * laid.slope(data, u)[:, :, None])
+        columns.append(matrix * slope_at(data, u)[:, :, None])
         return columns[-1].sum(1)
 
     total = None
-    for u, h in piece_steps(laid, piece, z):
+    for u, h in fixed_steps(laid, piece, z):
         columns.clear()
         z = advance(z, table.b, stages(table, rate, z, u, h), h)
         step = (h[:, :, None] if isinstance(h, Tensor) else h) * combine(table.b, columns)

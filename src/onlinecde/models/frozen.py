@@ -16,9 +16,9 @@ from onlinecde.kernels import cpu_unavailable
 from onlinecde.models import online
 from onlinecde.models.explain import StepExplanation
 from onlinecde.models.state import CDEState, check_question, per_stream, real_cells
-from onlinecde.solvers.chain import leg_steps
+from onlinecde.solvers.backends.numba import kernel_tableau, pack, weights_of
 from onlinecde.solvers.fields import is_plain
-from onlinecde.solvers.fused import kernel_tableau, pack, weights_of
+from onlinecde.solvers.segments import leg_steps
 
 if TYPE_CHECKING:
     from onlinecde.kernels.cpu import PackedField
@@ -66,14 +66,17 @@ class FrozenCDE:
         """The state of streams of which nothing was observed yet; static (stream, feature)."""
         return self._model.init_state(streams, static)
 
-    @torch.no_grad()
     def observe(self, state: CDEState, t: Any, x: Any) -> CDEState:
         """Take in what was observed at t, as `NeuralCDE.observe` does."""
-        x = self._model.row_of(x, len(state))
-        after = None if self._packed is None else self._packed.observe(self._model, state, t, x)
-        return online.observe(self._model, state, t, x) if after is None else after
+        if type(x) is dict:
+            x = self._model.row_of(x, len(state))
+        if self._packed is not None:
+            after = self._packed.observe(self._model, state, t, x)
+            if after is not None:
+                return after
+        with torch.no_grad():
+            return online.observe(self._model, state, t, self._model.row_of(x, len(state)))
 
-    @torch.no_grad()
     def observe_each(
         self, state: CDEState, t: Any, x: Any, largest: float
     ) -> tuple[CDEState, np.ndarray] | None:
@@ -132,32 +135,33 @@ class Packed:
         from onlinecde.kernels.cpu import advance
         from onlinecde.kernels.cpu.observation import Held, empty_plan, plan_observation
 
-        streams = len(state)
+        streams, channels = state.time.shape[0], model.channels
         clock = np.empty(streams)
         try:
             clock[:] = t if isinstance(t, float | int) else _cells(t, "t")
             rows = np.ascontiguousarray(_cells(x, "x"), self.dtype)
+            kept = Held(
+                state.time.numpy(),
+                state.values.numpy(),
+                state.counts.numpy(),
+                state.observed.numpy(),
+                state.previous.numpy(),
+                state.previous_time.numpy(),
+            )
+            z = state.z.numpy()
         except (TypeError, ValueError, RuntimeError):
             return None
-        if rows.shape != (streams, model.channels):
+        if rows.shape != (streams, channels):
             return None
-        if model.static_in_path:
-            wide = np.full((streams, self.encoding.value_channels), np.nan, self.dtype)
-            wide[:, : model.channels] = rows
-            rows = wide
-        kept = Held(
-            state.time.numpy(),
-            state.values.numpy(),
-            state.counts.numpy(),
-            state.observed.numpy(),
-            state.previous.numpy(),
-            state.previous_time.numpy(),
-        )
-        plan = empty_plan(streams, rows.shape[1], model.counts, self.dtype)
+        if (wide := self.encoding.value_channels) > channels:
+            # Static features in X are observed no more.
+            observed = rows
+            rows = np.full((streams, wide), np.nan, self.dtype)
+            rows[:, :channels] = observed
+        plan = empty_plan(streams, wide, self.encoding.counts, self.dtype)
         since = np.empty(streams)
         if not plan_observation(clock, rows, since, kept, plan, self.scaling):
             return None
-        z = state.z.numpy()
         if plan.again.any():
             z = np.where(plan.again[:, None], state.before.numpy(), z)
         drive = None

@@ -36,6 +36,7 @@ from onlinecde.models.state import CDEState, StateError
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import MLPField, Solver, VectorField, solve_with
 from onlinecde.solvers.fields import as_field, is_linear
+from onlinecde.solvers.segments import PathSegments
 
 Control = Literal["rectilinear", "hermite", "linear", "natural_cubic"]
 CONTROLS = {
@@ -216,7 +217,7 @@ class NeuralCDE(OnlineModel[CDEState]):
 
     def along(
         self,
-        path: Path,
+        path: Path | PathSegments,
         rows: Tensor,
         static: Tensor | None,
         ages: Tensor | None,

@@ -12,13 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from onlinecde.kernels.activations import ACTIVATIONS
 from onlinecde.models.recurrences import gru_rows, gru_rows_back
 from onlinecde.models.row_blocks import tanh_back
 from onlinecde.solvers import MLPField
-from onlinecde.solvers.fields import ACTIVATIONS
 from onlinecde.solvers.first_order import once_by_recurrence
-from onlinecde.solvers.grouped import through_activation
-from onlinecde.solvers.tableau import Tableau
+from onlinecde.solvers.runge_kutta import Tableau
 
 
 def ode_recurrence(
@@ -65,7 +64,7 @@ class _About:
     @property
     def from_before(self) -> bool:
         """Whether the activation's derivative is found from what went in, not from what came out."""
-        return self.activation in ("silu", "softplus")
+        return not ACTIVATIONS[self.activation].from_output
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +88,7 @@ def _leg(
     about: _About, z: Tensor, gap: Tensor, weights: tuple[Tensor, ...], tape: _Tape, row: int
 ) -> Tensor:
     """z (stream, hidden) after a gap (stream, 1)."""
-    table, act = about.table, ACTIVATIONS[about.activation]
+    table, act = about.table, ACTIVATIONS[about.activation].value
     *inner, last, bias = weights
     stage = 0
     for _ in range(about.steps):
@@ -157,7 +156,7 @@ def _through_leg(
                 if about.activation == "tanh":
                     tanh_back(g_u, bent, grad_input=into)  # the usual one, in place
                 else:
-                    into.copy_(through_activation(about.activation, g_u, bent))
+                    into.copy_(ACTIVATIONS[about.activation].derivative(g_u, bent))
                 g_u = into @ inner[2 * layer]
             g_ys.append(g_u)
         g = g + g_ys[0]

@@ -14,10 +14,11 @@ from onlinecde.models.ode_recurrence import ode_recurrence
 from onlinecde.models.readout import Kind
 from onlinecde.models.recurrent import RecurrentModel, Rows
 from onlinecde.solvers import MLPField
-from onlinecde.solvers.chain import Chain, steps_for
 from onlinecde.solvers.counting import note_evaluations
 from onlinecde.solvers.fields import Activation, as_field, has_hooks, not_plain
-from onlinecde.solvers.solver import Solver, check_finite
+from onlinecde.solvers.segments import steps_for, time_segment
+from onlinecde.solvers.solve import check_states, solve_problem
+from onlinecde.solvers.solver import Solver
 
 
 class ODERNN(RecurrentModel):
@@ -130,7 +131,7 @@ class ODERNN(RecurrentModel):
             return f"stream {streams[place]!r} at time {float(clock[int(row), place]):g}"
 
         # A gate shuts out what is infinite: states are looked at before they come to one.
-        check_finite(before, where)
+        check_states(before, where)
         evaluations = (len(seen) - 1) * how.steps * how.table.stages
         note_evaluations(torch.full((len(h0),), evaluations))
         return after
@@ -141,30 +142,18 @@ class ODERNN(RecurrentModel):
 
     def _go_on(self, h: Tensor, since: Tensor, clock: Tensor, streams: Sequence[Any]) -> Tensor:
         """h (stream, hidden) after the time leg from `since` to `clock` (stream,)."""
-        how, many = self.solver, h.shape[0]
+        how = self.solver
         gaps = clock - since
         time_steps = None
         if how.max_step is not None:
             time_steps = steps_for(gaps, how.max_step, streams)[None]
-        leg = Chain(
-            rectilinear=True,
-            channels=1,
-            order=torch.arange(many, device=h.device),
-            lengths=torch.ones(many, dtype=torch.int64, device=h.device),
-            active=[many],
-            time=self.scale_gap(gaps)[None].to(h.dtype),
-            slopes=h.new_zeros(1, many, 0),
-            observed=None,
-            counts=False,
-            steps=how.steps,
-            max_step=how.max_step,
-            time_steps=time_steps,
-            drive=None,
-        )
+        time = self.scale_gap(gaps).to(h.dtype)
+        leg = time_segment(time, 1, steps=how.steps, max_step=how.max_step, time_steps=time_steps)
 
         def where(place: int, s: float) -> str:
             return f"stream {streams[place]!r} at time {float(clock[place]):g}"
 
-        done = how.run(leg, as_field(self.field, self.hidden, 1), h, where)
+        field = as_field(self.field, self.hidden, 1)
+        done = solve_problem(how.problem(leg, field, h, where))
         note_evaluations(done.nfe)
         return done.z[1]

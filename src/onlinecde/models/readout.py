@@ -151,6 +151,7 @@ class Readout(nn.Module):
         ramps: int = 0,
         steps: int = 0,
     ) -> None:
+        self.config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         super().__init__()
         if kind not in RULES:
             raise ValueError(f"kind is {kind!r}: choose one of {', '.join(RULES)}.")

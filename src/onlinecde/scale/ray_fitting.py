@@ -29,7 +29,7 @@ from onlinecde.scale.ray_cluster import (
 )
 from onlinecde.scale.ray_news import Telling, hear, open_desk
 from onlinecde.scale.ray_training import SharedTraining
-from onlinecde.training.fitting import Fitted, check_run, resolved_settings
+from onlinecde.training.fitting import Fitted, check_run, resolved
 from onlinecde.training.fitting import fit as fit_alone
 from onlinecde.training.journal import LOCK, model_folder, read_log
 from onlinecde.training.loop import Unwatched, Watch
@@ -68,12 +68,11 @@ def fit(
     if isinstance(task, str):
         source = source or registry_source(task)
         task = load_task(source)
-    how = resolved_settings(
-        task, model, model_settings, settings, changes, out=None if fresh else out
-    )
+    begun = None if fresh else out
+    task, model_settings, how = resolved(task, model, model_settings, settings, changes, out=begun)
     folder = Path(out).resolve()
     wait_until_free(folder / LOCK)
-    begun = check_run(
+    first = check_run(
         task,
         model,
         folder,
@@ -82,7 +81,7 @@ def fit(
         source=source,
         fresh=fresh,
     )
-    _check_divisible(begun)
+    _check_divisible(first)
     watch = watch or Unwatched()
     arguments = {"model_settings": model_settings, "settings": how, "source": source}
     with connected(address):

@@ -25,9 +25,9 @@ from onlinecde.scale.ray_news import Telling, hear, open_desk
 from onlinecde.training.claims import Claim
 from onlinecde.training.fitting import fit
 from onlinecde.training.journal import LOCK
-from onlinecde.training.study import Tuned, report
-from onlinecde.training.tuning import NotWorthIt, Search, TrialWatch, value_of
-from onlinecde.training.tuning import tune as tune_alone
+from onlinecde.tuning.search import NotWorthIt, Search, TrialWatch, value_of
+from onlinecde.tuning.search import tune as tune_alone
+from onlinecde.tuning.study import Tuned, report
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -44,7 +44,7 @@ def tune(
     address: str = "",
     **told: Any,
 ) -> Tuned:
-    """Search as `onlinecde.training.tune` does, the trials spread over a Ray cluster.
+    """Search as `onlinecde.tuning.tune` does, the trials spread over a Ray cluster.
 
     At most `workers` trials run at once; default, one for each GPU or processor. The study is in
     this process alone, so its database may be on a local disk; the runs of the trials are in

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from onlinecde.data import Task
+from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models import OnlineModel
 from onlinecde.models.channel_dropout import dropping_as_part
 from onlinecde.series import SeriesBatch
@@ -17,7 +18,6 @@ from onlinecde.solvers.counting import counting_evaluations, note_evaluations
 from onlinecde.training.folding import Scales
 from onlinecde.training.horizons import HorizonReadout
 from onlinecde.training.loop import Training, Watch
-from onlinecde.training.metrics import predict_task
 from onlinecde.training.settings import FitSettings
 
 

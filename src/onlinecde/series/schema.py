@@ -27,6 +27,8 @@ TIME_UNITS: Mapping[str, float] = {
     "minutes": 60.0,
     "hours": 3600.0,
     "days": 86400.0,
+    "weeks": 604800.0,
+    "years": 31557600.0,
 }
 """Seconds in each unit of time that timestamps can be turned into and a live clock can run in"""
 
@@ -91,6 +93,20 @@ class Schema:
     ) -> Schema:
         """The schema of a model of which only the names of channels and static features are known."""
         return cls(tuple(channels), columns_of_features(features), time_unit)
+
+    def ask_static(self, count: int) -> str:
+        """What to give a model that takes `count` static features, as a sentence.
+
+        >>> Schema(("hr",), (StaticColumn("sex", categories=("f", "m")),)).ask_static(2)
+        'give static features by name (sex; {} where none is known), or 2 finite numbers in the model\'s order.'
+        """
+        if not count:
+            return "the model takes no static features: leave them out."
+        if not self.static:
+            return f"give {count} finite numbers as static features."
+        names = ", ".join(column.name for column in self.static)
+        numbers = f"{count} finite numbers in the model's order"
+        return f"give static features by name ({names}; {{}} where none is known), or {numbers}."
 
     def fits(self, batch: SeriesBatch) -> bool:
         """Whether a series is as the model takes it, name by name."""

@@ -19,7 +19,7 @@ import orjson
 
 from onlinecde.serving.problems import Problem
 from onlinecde.streaming import Refusal
-from onlinecde.streaming.intake import LONGEST_NAME
+from onlinecde.streaming.pipeline.validate import LONGEST_NAME
 
 EVENT_KEYS = frozenset(("stream", "time", "channel", "value", "id"))
 ROW_KEYS = frozenset(("stream", "time", "values", "id", "static"))

@@ -35,7 +35,7 @@ from onlinecde.streaming import (
     StreamingError,
     UnknownStream,
 )
-from onlinecde.streaming.intake import is_name
+from onlinecde.streaming.pipeline.validate import is_name
 
 Found = TypeVar("Found")
 
@@ -69,9 +69,7 @@ class Service:
         self.features = () if engine.schema.static else settings.features
         """Names of the static features of a model that has no schema: they are put in order by them"""
         self.positions = {name: place for place, name in enumerate(engine.channels)}
-        self.clock = StreamClock(
-            settings.units_per_second, settings.silent_after, latest=engine.latest
-        )
+        self.clock = StreamClock(settings.units_per_second, settings.silence, latest=engine.latest)
         self.shapes = Shapes.of(engine.kind, settings.classes, engine.outputs)
         self.hub = Hub(self.shapes)
         self.rates = Rates(settings.limits.requests_per_second, settings.limits.burst)
@@ -255,7 +253,7 @@ class Service:
             "unit_seconds": TIME_UNITS[settings.time_unit],
             "clock_speed": settings.clock_speed,
             "tick": settings.tick,
-            "silent_after": settings.silent_after,
-            "lateness": engine.lateness,
+            "silent_after": settings.silence,
+            "lateness": engine.settings.lateness,
             "guarded": self.tokens is not None,
         }

@@ -71,8 +71,9 @@ class ServeSettings:
     """How many seconds pass on the streams in one second; other than 1 for a replay"""
     tick: float = 1.0
     """Seconds between two ticks of the clock"""
-    silent_after: float = 24.0
-    """Units of time after a stream's newest row from which on its answer no longer moves"""
+    silent_after: float | None = None
+    """Units of time after a stream's newest row from which on its answer no longer moves; None: 24 hours or, if that is
+    longer, 24 units"""
     output: int = 0
     """The output that is watched: shown first, sorted by"""
     threshold: float | None = None
@@ -102,13 +103,24 @@ class ServeSettings:
             )
         for name in ("clock_speed", "tick", "silent_after", "housekeeping"):
             value = getattr(self, name)
-            if not (isfinite(value) and value > 0):
+            if value is not None and not (isfinite(value) and value > 0):
                 raise ServingError(f"{name} is {value!r}: give a number above 0.")
 
     @property
     def units_per_second(self) -> float:
         """How much of the streams' time passes in one second of the wall clock."""
         return self.clock_speed / TIME_UNITS[self.time_unit]
+
+    @property
+    def silence(self) -> float:
+        """Units of time after which a stream is silent.
+
+        >>> ServeSettings(time_unit="seconds").silence, ServeSettings(time_unit="days").silence
+        (86400.0, 24.0)
+        """
+        if self.silent_after is not None:
+            return self.silent_after
+        return 24.0 * max(1.0, TIME_UNITS["hours"] / TIME_UNITS[self.time_unit])
 
     @property
     def loopback(self) -> bool:

@@ -10,15 +10,10 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn.utils.prune import BasePruningMethod
 
 from onlinecde.controls.encoding import bound_counts
+from onlinecde.kernels.activations import activation_named
 from onlinecde.solvers.surroundings import Surroundings
 
 Activation = Literal["relu", "silu", "tanh", "softplus"]
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "silu": nn.functional.silu,
-    "tanh": torch.tanh,
-    "softplus": nn.functional.softplus,
-}
 
 
 class VectorField(nn.Module, ABC):
@@ -121,8 +116,7 @@ class MLPField(VectorField):
         }.items():
             if size < 1:
                 raise ValueError(f"{name} is {size}: give at least 1.")
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation {activation!r} is not one of {sorted(ACTIVATIONS)}.")
+        activation_named(activation)
         if final not in ("tanh", "identity"):
             raise ValueError(f"final is {final!r}: choose 'tanh' or 'identity'.")
         self.hidden, self.channels, self.width, self.depth = hidden, channels, width, depth
@@ -204,7 +198,7 @@ class MLPField(VectorField):
 
     def features(self, z: Tensor, drive: Tensor | None = None) -> Tensor:
         """The MLP before its last layer: (stream, hidden) -> (stream, width)."""
-        act = ACTIVATIONS[self.activation]
+        act = activation_named(self.activation).value
         h = self.inner[0](z)
         h = act(h if drive is None else h + drive)
         for layer in self.inner[1:]:

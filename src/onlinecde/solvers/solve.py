@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from onlinecde.controls import Path, RectilinearPath
+from onlinecde.controls import Path
 from onlinecde.controls.path import query_times, rows_at
-from onlinecde.solvers.chain import Chain, chain, steps_for
+from onlinecde.solvers import adaptive, adjoint, gradients
+from onlinecde.solvers.backends.base import BackendName, Gradient, Precision, Problem, Returns
+from onlinecde.solvers.backends.choice import choose
 from onlinecde.solvers.counting import note_evaluations
-from onlinecde.solvers.fields import VectorField, as_field
-from onlinecde.solvers.solver import (
-    Backend,
-    Gradient,
-    Precision,
-    Solution,
-    Solver,
-    StepControl,
-)
+from onlinecde.solvers.errors import not_finite
+from onlinecde.solvers.fields import VectorField, as_field, check_gradients, is_plain
+from onlinecde.solvers.segments import PathSegments, PiecewisePath, query_segments, segments_of
+from onlinecde.solvers.solver import Solution, Solver, StepControl
+from onlinecde.solvers.surroundings import Surroundings
 
-Outputs = Literal["rows", "end", "knots"]
+ADJOINT = "the adjoint equation does not follow that: use gradient='exact' or gradient='backprop'"
+ADAPTIVE = "adaptive steps compare evaluations that may then differ by chance, and take some twice: use fixed steps"
 
 
 def solve(
-    path: Path,
+    path: PiecewisePath,
     field: VectorField | Callable[[Tensor], Tensor],
     z0: Tensor,
     method: str = "rk4",
@@ -38,29 +38,41 @@ def solve(
     atol: float | None = None,
     step_control: StepControl = "stream",
     max_steps: int = 10_000,
-    outputs: Outputs = "rows",
+    outputs: Returns = "rows",
     at: Any = None,
     gradient: Gradient = "exact",
-    backend: Backend = "auto",
+    backend: BackendName = "auto",
     precision: Precision = "highest",
 ) -> Solution:
     """Solve `dz = f(z) dX` from z0 (stream, hidden) along a path.
 
-    Fixed steps: `steps` on each piece, or on time legs as many as keep them within `max_step`
-    (in the units of the series' times). With `rtol` and `atol`, steps are chosen to meet them,
-    by each stream for itself, or with `step_control="batch"` by all together. Knots are step
-    boundaries, except that adaptive steps pass the knots of a smooth path when only the end is
-    asked for.
+    Fixed steps: `steps` on each segment, or on time legs as many as keep them within `max_step`.
+    With `rtol` and `atol`, steps are chosen to meet them, by each stream for itself, or with
+    `step_control="batch"` by all together. Knots are step boundaries, except that adaptive steps
+    pass the knots of a smooth path when only the end is asked for.
 
-    `at`: query times, (query,) or (stream, query), from each stream's first row on. Between rows
-    of a rectilinear path, and after its last one, time goes on and values stand still; on other
-    paths z is read on the way to the next row.
-
-    `gradient`: "exact" recomputes each piece on the way back from z at the knots; "backprop"
-    records everything (the reference); "adjoint" solves the adjoint equation.
-
-    `precision` is that of products in the GPU kernels: "highest" is float32's, "high" takes
-    half-precision operands and adds up in float32.
+    Args:
+        path: a control path, or one of your own: any object with `channels`, `pieces` and `piece(i)`,
+            the polynomial coefficients of piece i and the channels that it moves (`controls.path.Piece`).
+        field: any module z (stream, hidden) -> (stream, hidden, channel).
+        z0: z at the start, (stream, hidden).
+        method: one of `onlinecde.solvers.TABLEAUS`.
+        steps: fixed steps on each segment.
+        max_step: the longest step on a time leg, in the units of the series' times.
+        rtol: relative tolerance of adaptive steps.
+        atol: absolute tolerance of adaptive steps.
+        step_control: whether each "stream" chooses its steps, or the "batch" as one.
+        max_steps: the most adaptive steps of a stream.
+        outputs: z at the "rows", the "knots" or the "end".
+        at: query times, (query,) or (stream, query), from each stream's first row on. Between rows
+            of a rectilinear path, and after its last one, time goes on and values stand still; on
+            other paths z is read on the way to the next row.
+        gradient: "exact" recomputes each segment in the backward from z at the knots; "backprop"
+            records everything (the reference, and what `torch.func` transforms need); "adjoint" solves
+            the adjoint equation.
+        backend: the code that does the work; "auto" takes the fastest that can.
+        precision: that of products in the GPU kernels: "highest" is float32's, "high" takes
+            half-precision operands and adds up in float32.
 
     Raises:
         SolverError: a state is no longer finite, or `max_steps` did not suffice; it names the
@@ -83,158 +95,239 @@ def solve(
 
 def solve_with(
     solver: Solver,
-    path: Path,
+    path: PiecewisePath | PathSegments,
     field: VectorField | Callable[[Tensor], Tensor],
     z0: Tensor,
     *,
-    outputs: Outputs = "rows",
+    outputs: Returns = "rows",
     at: Any = None,
 ) -> Solution:
-    """`solve` with settings that were checked before."""
-    if not isinstance(path, Path):
+    """`solve` with settings that were checked before.
+
+    Segments that were built before may stand in place of a path; queries need the path itself.
+    """
+    if not isinstance(path, (PiecewisePath, PathSegments)):
         raise TypeError(
             f"a {type(path).__name__} is no control path: build one of a SeriesBatch, as "
-            "onlinecde.controls.rectilinear(batch) does."
+            "onlinecde.controls.rectilinear(batch) does, or give an object with channels, pieces and piece(i)."
         )
     if not isinstance(z0, Tensor):
         raise TypeError(f"z0 is a {type(z0).__name__}: give a tensor (stream, hidden).")
-    if z0.ndim != 2 or z0.shape[0] != path.rows.shape[0]:
-        raise ValueError(
-            f"z0 has shape {tuple(z0.shape)}: give (stream, hidden) for {path.rows.shape[0]} streams."
-        )
     if outputs not in ("rows", "end", "knots"):
         raise ValueError(f"outputs is {outputs!r}: choose 'rows', 'end' or 'knots'.")
-    if z0.dtype != path.rows.dtype:
+    _check_transforms(solver)
+    if isinstance(path, PathSegments):
+        if at is not None:
+            raise ValueError("at needs a path, and segments were given: leave it out.")
+        segments = path
+    else:
+        segments = _segments_for(path, z0, solver)
+    streams, dtype = segments.streams, segments.slopes.dtype
+    if z0.ndim != 2 or z0.shape[0] != streams:
         raise ValueError(
-            f"z0 is {z0.dtype} and the path {path.rows.dtype}: give both the same dtype."
+            f"z0 has shape {tuple(z0.shape)}: give (stream, hidden) for {streams} streams."
         )
-    field = as_field(field, z0.shape[1], path.channels)
-    laid = chain(path, field, solver.steps, solver.max_step)
-
-    def where(place: int, s: float) -> str:
-        stream = int(laid.order[place])
-        return f"stream {path.streams[stream]!r} at time {float(path.time_of_s(s)[stream, 0]):g}"
-
+    if z0.dtype != dtype:
+        raise ValueError(f"z0 is {z0.dtype} and the path {dtype}: give both the same dtype.")
+    field = as_field(field, z0.shape[1], segments.channels)
+    pieces = segments.count if isinstance(path, PathSegments) else path.pieces
+    smooth = isinstance(path, Path) and path.smooth
     # The adjoint starts anew from z at every knot, so it needs them all.
-    across = path.smooth and outputs == "end" and at is None and solver.gradient != "adjoint"
-    done = solver.run(laid, field, z0[laid.order], where, across)
-    inverse = torch.argsort(laid.order)
-    knots = done.z[:, inverse]
-    if laid.pieces < path.pieces:
-        still = knots[-1:].expand(path.pieces - laid.pieces, -1, -1)
-        knots = torch.cat([knots, still])
-    done = replace(
-        done, nfe=done.nfe[inverse], steps=done.steps[inverse], rejected=done.rejected[inverse]
+    across = smooth and outputs == "end" and at is None and solver.gradient != "adjoint"
+    problem = solver.problem(
+        segments,
+        field,
+        _in_order(z0, segments),
+        _naming(path, segments),
+        returns="knots" if across or at is not None else outputs,
+        across=across,
     )
+    done = _in_own_order(solve_problem(problem), problem, pieces)
     note_evaluations(done.nfe)
     if at is not None:
-        return _at_times(solver, path, field, laid, knots, done, at)
-    if outputs == "end":
-        return replace(done, z=knots[-1])
-    every = path.pieces_per_row if outputs == "rows" else 1
-    return replace(done, z=knots[::every].transpose(0, 1))
+        assert not isinstance(path, PathSegments)
+        return _at_times(solver, path, field, segments, done, at)
+    return replace(done, z=done.z[-1] if outputs == "end" else done.z.transpose(0, 1))
+
+
+def _segments_for(path: PiecewisePath, z0: Tensor, solver: Solver) -> PathSegments:
+    """The segments of a path; what does not fit is said by the path's own names first."""
+    rows = getattr(path, "rows", None)
+    if isinstance(rows, Tensor) and (z0.ndim != 2 or z0.shape[0] != rows.shape[0]):
+        raise ValueError(
+            f"z0 has shape {tuple(z0.shape)}: give (stream, hidden) for {rows.shape[0]} streams."
+        )
+    return segments_of(path, solver.steps, solver.max_step)
+
+
+def _check_transforms(solver: Solver) -> None:
+    """Refuse `torch.func` where it cannot follow: through gradients that are written out, and steps chosen by data."""
+    if not torch._C._are_functorch_transforms_active():
+        return
+    if solver.gradient != "backprop" or solver.tolerance is not None:
+        kind = f"gradient='{solver.gradient}'" if solver.tolerance is None else "adaptive steps"
+        raise ValueError(
+            f"torch.func (vmap, grad, jacrev, ...) cannot look into a solve with {kind}: use "
+            "gradient='backprop' and fixed steps."
+        )
+
+
+def _naming(
+    path: PiecewisePath | PathSegments, segments: PathSegments
+) -> Callable[[int, float], str]:
+    """Names the stream at a place and the time at a knot."""
+    names = getattr(path, "streams", None)
+
+    def where(place: int, knot: float) -> str:
+        stream = place if segments.order is None else int(segments.order[place])
+        name = f"stream {names[stream]!r}" if isinstance(names, Sequence) else f"stream {stream}"
+        if isinstance(path, Path):
+            return f"{name} at time {float(path.time_of_s(knot)[stream, 0]):g}"
+        return f"{name} at knot {knot:g}"
+
+    return where
+
+
+def _in_order(z: Tensor, segments: PathSegments) -> Tensor:
+    return z if segments.order is None else z[segments.order]
+
+
+def _in_own_order(done: Solution, problem: Problem, pieces: int) -> Solution:
+    """A solution with its streams in the order of the path, and with all its knots."""
+    segments, z = problem.segments, done.z
+    if segments.order is not None:
+        inverse = torch.argsort(segments.order)
+        costs = (done.nfe[inverse], done.steps[inverse], done.rejected[inverse])
+        z, done = z[:, inverse], replace(done, nfe=costs[0], steps=costs[1], rejected=costs[2])
+    if segments.count < pieces:
+        still = pieces // problem.every + 1 - len(z)
+        z = torch.cat([z, z[-1:].expand(still, -1, -1)])
+    return replace(done, z=z)
 
 
 def _at_times(
     solver: Solver,
-    path: Path,
+    path: PiecewisePath,
     field: VectorField,
-    laid: Chain,
-    knots: Tensor,
+    segments: PathSegments,
     done: Solution,
     at: Any,
 ) -> Solution:
-    """From z at the row before each query time, go on along what of the path leads there."""
+    """From z at the knot before each query time, go on along what of the path leads there."""
+    if not isinstance(path, Path):
+        raise ValueError(
+            f"at needs a path that knows its times, and a {type(path).__name__} may not: subclass "
+            "onlinecde.controls.Path."
+        )
     clock = query_times(at, path.rows.shape[0], path.times.device)
     row = rows_at(path.times, path.lengths, clock, path.streams)
+    ahead, knot = query_segments(path, segments, clock, row)
     stream = torch.arange(clock.shape[0], device=clock.device)[:, None].expand_as(row)
-    start = knots[row * path.pieces_per_row, stream].flatten(0, 1)
-    # The pieces to the queries are one more chain, of one piece, with a stream for each query.
-    ahead = _query_chain(path, field, clock, row, stream, laid)
+    start = done.z[knot, stream].flatten(0, 1)
 
-    def where(place: int, s: float) -> str:
+    def where(place: int, knot: float) -> str:
         asked = divmod(place, clock.shape[1])
         return f"stream {path.streams[asked[0]]!r} at time {float(clock[asked]):g}"
 
-    found = solver.run(ahead, field, start, where)
-    note_evaluations(found.nfe)
+    reached = solve_problem(solver.problem(ahead, field, start, where))
+    note_evaluations(reached.nfe)
     return replace(
         done,
-        z=found.z[-1].unflatten(0, clock.shape),
-        nfe=done.nfe + found.nfe.view(clock.shape).sum(1),
-        steps=done.steps + found.steps.view(clock.shape).sum(1),
-        rejected=done.rejected + found.rejected.view(clock.shape).sum(1),
+        z=reached.z[-1].unflatten(0, clock.shape),
+        nfe=done.nfe + reached.nfe.view(clock.shape).sum(1),
+        steps=done.steps + reached.steps.view(clock.shape).sum(1),
+        rejected=done.rejected + reached.rejected.view(clock.shape).sum(1),
     )
 
 
-def _query_chain(
-    path: Path, field: VectorField, clock: Tensor, row: Tensor, stream: Tensor, laid: Chain
-) -> Chain:
-    """One piece for each of (stream, query) in turn: from the row before it to the query time."""
-    many = clock.numel()
-    device = clock.device
-    common = {
-        "channels": path.channels,
-        "order": torch.arange(many, device=device),
-        "lengths": torch.ones(many, dtype=torch.int64, device=device),
-        "active": [many],
-        "counts": laid.counts,
-        "max_step": laid.max_step,
-        "steps": laid.steps,
-    }
-    if isinstance(path, RectilinearPath):
-        began = path.time.gather(1, row)
-        leg = (path.scale_time(clock) - began).flatten()
-        time_steps = drive = None
-        if laid.max_step is not None:
-            gaps = clock - path.times.gather(1, row)
-            time_steps = steps_for(gaps, laid.max_step, path.streams).view(1, -1)
-        if field.sees_path:
-            here = path.rows[stream, row].flatten(0, 1)
-            there = torch.cat([path.scale_time(clock).flatten()[:, None].to(here), here[:, 1:]], 1)
-            drive = field.drive(torch.stack([here, there]))
-        still = path.rows.new_zeros(1, 1, path.channels - 1).expand(1, many, -1)
-        return Chain(
-            rectilinear=True,
-            time=leg[None].to(path.rows.dtype),
-            slopes=still,
-            observed=None,
-            time_steps=time_steps,
-            drive=drive,
-            **common,
-        )
-    piece = torch.minimum(row, (path.lengths - 2).clamp(min=0)[:, None])
-    began = path.times.gather(1, row)
-    gap = path.times.gather(1, torch.minimum(row + 1, path.lengths[:, None] - 1)) - began
-    # How far on towards the next row the query is; from the last row on there is none.
-    share = torch.where(gap > 0, (clock - began) / torch.where(gap > 0, gap, 1.0), 0.0)
-    share = share.flatten()[:, None, None].to(path.rows.dtype)
-    if path.pieces == 0:
-        slopes, drive = path.rows.new_zeros(1, many, 1, path.channels), None
-        if field.sees_path:
-            drive = field.drive(path.rows[:, :1].expand(-1, clock.shape[1], -1).flatten(0, 1))
-            drive = drive[None].expand(2, -1, -1)
+def solve_problem(problem: Problem) -> Solution:
+    """z at every `problem.every`-th knot (knot, stream, hidden), and costs, in the segments' order of streams.
+
+    A compiled program calls it as it is: unrolling hundreds of stages would gain nothing. Under
+    autocast it is done in the field's dtype all the same: what is added up over many steps
+    should not be rounded at each.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        # Marking a function opaque loads the compiler, so it is done only under it.
+        from onlinecde.solvers.opaque import solve_uncompiled
+
+        return solve_uncompiled(problem)  # pyright: ignore
+    device = problem.z0.device.type
+    if torch.is_autocast_enabled(device):
+        with torch.autocast(device, enabled=False):
+            dtype = next((w.dtype for w in problem.field.parameters()), problem.z0.dtype)
+            segments = problem.segments.shown_to(problem.field).to(dtype)
+            return solve_problem(replace(problem, segments=segments, z0=problem.z0.to(dtype)))
+    problem = problem.prepared()
+    return _fixed(problem) if problem.tolerance is None else _adaptive(problem)
+
+
+def _fixed(problem: Problem) -> Solution:
+    backend, reason = choose(problem)
+    z0, segments = problem.z0, problem.segments
+    if backend.device is None and problem.gradient != "backprop":
+        check_gradients(problem.field, z0)
+    if problem.gradient == "adjoint":
+        plain = replace(problem, returns="knots")
+        with _undisturbed(problem.field, z0, ADJOINT), torch.no_grad():
+            knots, _ = gradients.trajectory(plain, backend)
+        z = adjoint.trajectory(plain, knots)[:: problem.every]
     else:
-        place = torch.argsort(laid.order)[stream]
-        slopes = laid.slopes[piece, place].flatten(0, 1)
-        # The part [0, share] of a piece is itself a piece: u = share * v.
-        power = torch.arange(1, slopes.shape[1] + 1, device=device)[None, :, None]
-        slopes = (slopes * share**power)[None]
-        drive = laid.drive
-        if drive is not None:
-            if drive.ndim == 3:
-                left, right = drive[piece, place], drive[piece + 1, place]
-                left, right = left.flatten(0, 1), right.flatten(0, 1)
-                drive = torch.stack([left, left + share[:, 0] * (right - left)])
-            else:
-                power = torch.arange(4, device=device)[None, :, None]
-                drive = (drive[piece, place].flatten(0, 1) * share**power)[None]
-    return Chain(
-        rectilinear=False,
-        time=None,
-        slopes=slopes,
-        observed=None,
-        time_steps=None,
-        drive=drive,
-        **common,
-    )
+        z, own_reason = gradients.trajectory(problem, backend)
+        reason = reason or own_reason
+    check_finite(z, problem)
+    taken = segments.lengths * segments.steps
+    if segments.time_steps is not None:
+        leg = torch.arange(segments.time_steps.shape[0], device=segments.lengths.device)[:, None]
+        real = leg < (segments.lengths + 1)[None, :] // 2
+        taken = (segments.time_steps * real).sum(0) + segments.lengths // 2 * segments.steps
+    stages = problem.table.stages
+    return Solution(z, taken * stages, taken, torch.zeros_like(taken), backend.name, reason)
+
+
+def _adaptive(problem: Problem) -> Solution:
+    tolerance, field, z0 = problem.tolerance, problem.field, problem.z0
+    assert tolerance is not None
+    if problem.gradient != "backprop":
+        check_gradients(field, z0)
+    with _undisturbed(field, z0, ADAPTIVE):
+        done = adaptive.walk(problem, tolerance)
+    z = done.knots
+    if torch.is_grad_enabled():
+        by_adjoint = problem.gradient == "adjoint"
+        z = adjoint.trajectory(problem, z) if by_adjoint else adaptive.trajectory(problem, done)
+    z = z[:: problem.every]
+    return Solution(z, done.nfe, done.accepted, done.rejected, "torch", "adaptive steps")
+
+
+@contextmanager
+def _undisturbed(field: VectorField, z: Tensor, remedy: str) -> Iterator[None]:
+    """Refuse gradients of a field that draws random numbers or changes its buffers inside; both are put back."""
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or is_plain(field):
+        yield
+        return
+    around = Surroundings(field, z)
+    yield
+    around.mark()
+    if (change := around.change()) is not None:
+        around.go_back()
+        raise ValueError(f"the vector field {change}, and {remedy}, or field.eval().")
+
+
+def check_finite(z: Tensor, problem: Problem) -> None:
+    """Raise for the first knot and stream at which z, at every `problem.every`-th knot, is not finite."""
+    z = z.detach()
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return  # a traced program cannot stop half-way
+    if problem.capture or (z.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return
+    check_states(z, lambda place, knot: problem.where(place, knot * problem.every))
+
+
+def check_states(z: Tensor, where: Callable[[int, int], str]) -> None:
+    """Raise for the first place at which z (knot, stream, hidden) is not finite."""
+    # The sum meets every NaN and infinity in one fast pass; only then is the mask worth building.
+    if bool(z.sum().isfinite()) or bool((finite := z.isfinite().all(2)).all()):
+        return
+    knot, place = (int(i) for i in (~finite).nonzero()[0])
+    raise not_finite(where(place, knot))

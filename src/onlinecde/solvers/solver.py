@@ -1,37 +1,34 @@
-"""`Solver`: the settings of a solve, checked once, and the solve along one chain of pieces."""
+"""`Solver`: the settings of a solve, checked once; `Solution`: what comes of it."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Literal, get_args
 
-import torch
 from torch import Tensor
 
-from onlinecde.solvers import adaptive, adjoint, fixed, fused, fused_gpu
-from onlinecde.solvers.adaptive import Tolerance
-from onlinecde.solvers.chain import Chain
-from onlinecde.solvers.errors import SolverError
-from onlinecde.solvers.fields import MLPField, VectorField, check_gradients, is_plain
-from onlinecde.solvers.fused_gpu import Precision
-from onlinecde.solvers.surroundings import Surroundings
-from onlinecde.solvers.tableau import Tableau, tableau
+from onlinecde.solvers.backends.base import (
+    BackendName,
+    Gradient,
+    Precision,
+    Problem,
+    Returns,
+    Tolerance,
+)
+from onlinecde.solvers.fields import VectorField
+from onlinecde.solvers.runge_kutta import Tableau, tableau
+from onlinecde.solvers.segments import PathSegments
 
-Gradient = Literal["exact", "backprop", "adjoint"]
-Backend = Literal["auto", "torch", "cpu", "gpu"]
 StepControl = Literal["stream", "batch"]
 CHOICES = {
     "gradient": get_args(Gradient),
-    "backend": get_args(Backend),
+    "backend": get_args(BackendName),
     "precision": get_args(Precision),
     "step_control": get_args(StepControl),
 }
-ADJOINT = "the adjoint equation does not follow that: use gradient='exact' or gradient='backprop'"
-ADAPTIVE = "adaptive steps compare evaluations that may then differ by chance, and take some twice: use fixed steps"
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +67,7 @@ class Solver:
     step_control: StepControl = "stream"
     max_steps: int = 10_000
     gradient: Gradient = "exact"
-    backend: Backend = "auto"
+    backend: BackendName = "auto"
     precision: Precision = "highest"
 
     def __post_init__(self) -> None:
@@ -80,7 +77,7 @@ class Solver:
         for name in ("steps", "max_steps"):
             object.__setattr__(self, name, _whole(getattr(self, name), name))
         if self.steps < 1:
-            raise ValueError(f"steps is {self.steps}: give at least 1 step a piece.")
+            raise ValueError(f"steps is {self.steps}: give at least 1 step a segment.")
         if self.max_steps < 1:
             raise ValueError(f"max_steps is {self.max_steps}: give at least 1.")
         if self.max_step is not None and not self.max_step > 0:
@@ -120,111 +117,34 @@ class Solver:
             return None
         return Tolerance(self.rtol, self.atol, self.step_control == "batch", self.max_steps)
 
-    def run(
+    def problem(
         self,
-        chain: Chain,
+        segments: PathSegments,
         field: VectorField,
         z0: Tensor,
         where: Callable[[int, float], str],
+        *,
+        returns: Returns = "knots",
         across: bool = False,
-    ) -> Solution:
-        """z (knot, stream, hidden) and costs; z0 and all else in the chain's order of streams.
+    ) -> Problem:
+        """The problem of solving along some segments by these settings; z0 in their order of streams.
 
-        A compiled program calls it as it is: unrolling hundreds of stages would gain nothing. Under
-        autocast it is done in the field's dtype all the same: what is added up over many steps
-        should not be rounded at each.
-        `where(place, s)` names the stream at a place and the time at parameter s, for errors.
+        `where(place, knot)` names the stream at a place and the time at a knot, for errors.
         """
-        if torch.compiler.is_dynamo_compiling():
-            # Marking a function opaque loads the compiler, so it is done only under it.
-            from onlinecde.solvers.opaque import run
-
-            return run(self, chain, field, z0, where, across)  # pyright: ignore[reportCallIssue]
-        if torch.is_autocast_enabled(z0.device.type):
-            with torch.autocast(z0.device.type, enabled=False):
-                laid, start = _in_dtype_of(field, chain, z0)
-                return self.run(laid, field, start, where, across)
-        if self.tolerance is None:
-            return self._fixed(chain, field, z0, where)
-        return self._adaptive(chain, field, z0, where, self.tolerance, across)
-
-    def _fixed(
-        self, chain: Chain, field: VectorField, z0: Tensor, where: Callable[[int, float], str]
-    ) -> Solution:
-        on_gpu = self.backend == "gpu" or (z0.is_cuda and self.backend != "cpu")
-        if on_gpu:
-            reason = fused_gpu.why_not(field, self.table, z0, self.gradient, self.backend)
-            if reason is None and isinstance(field, MLPField):
-                reason = fused_gpu.no_room(chain, field, self.table, z0, self.backend)
-        else:
-            reason = fused.why_not(field, chain, z0, self.gradient, self.backend)
-        if reason is None and isinstance(field, MLPField):
-            if on_gpu:
-                z, why = fused_gpu.checked_trajectory(chain, field, self.table, z0, self.precision)
-                name = "gpu"
-            else:
-                z = fused.trajectory(chain, field, self.table, z0)
-                name, why = "cpu", "an MLPField on the CPU with fixed steps"
-        else:
-            name, why = "torch", reason or ""
-            if self.gradient != "backprop":
-                check_gradients(field, z0)
-            if self.gradient == "adjoint":
-                with _undisturbed(field, z0, ADJOINT), torch.no_grad():
-                    knots = fixed.trajectory(chain, field, self.table, z0, exact=False)
-                z = adjoint.trajectory(chain, field, self.table, z0, knots, None, where)
-            else:
-                z = fixed.trajectory(chain, field, self.table, z0, self.gradient == "exact")
-        check_finite(z.detach(), where)
-        taken = chain.lengths * chain.steps
-        if chain.time_steps is not None:
-            leg = torch.arange(chain.time_steps.shape[0], device=chain.lengths.device)[:, None]
-            real = leg < (chain.lengths + 1)[None, :] // 2
-            taken = (chain.time_steps * real).sum(0) + chain.lengths // 2 * chain.steps
-        return Solution(z, taken * self.table.stages, taken, torch.zeros_like(taken), name, why)
-
-    def _adaptive(
-        self,
-        chain: Chain,
-        field: VectorField,
-        z0: Tensor,
-        where: Callable[[int, float], str],
-        tolerance: Tolerance,
-        across: bool,
-    ) -> Solution:
-        if self.gradient != "backprop":
-            check_gradients(field, z0)
-        with _undisturbed(field, z0, ADAPTIVE):
-            done = adaptive.walk(chain, field, self.table, z0, tolerance, across, where)
-        z = done.knots
-        if torch.is_grad_enabled():
-            if self.gradient == "adjoint":
-                z = adjoint.trajectory(chain, field, self.table, z0, z, tolerance, where)
-            else:
-                exact = self.gradient == "exact"
-                z = adaptive.trajectory(chain, field, self.table, z0, done, across, exact)
-        return Solution(z, done.nfe, done.accepted, done.rejected, "torch", "adaptive steps")
-
-
-@contextmanager
-def _undisturbed(field: VectorField, z: Tensor, remedy: str) -> Iterator[None]:
-    """Refuse gradients of a field that draws random numbers or changes its buffers inside; both are put back."""
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or is_plain(field):
-        yield
-        return
-    around = Surroundings(field, z)
-    yield
-    around.mark()
-    if (change := around.change()) is not None:
-        around.go_back()
-        raise ValueError(f"the vector field {change}, and {remedy}, or field.eval().")
-
-
-def _in_dtype_of(field: VectorField, chain: Chain, z0: Tensor) -> tuple[Chain, Tensor]:
-    """A chain and z0 in the dtype of the field's parameters."""
-    dtype = next((weight.dtype for weight in field.parameters()), z0.dtype)
-    time, drive = (None if x is None else x.to(dtype) for x in (chain.time, chain.drive))
-    return replace(chain, time=time, slopes=chain.slopes.to(dtype), drive=drive), z0.to(dtype)
+        return Problem(
+            segments=segments,
+            field=field,
+            z0=z0,
+            table=self.table,
+            where=where,
+            tolerance=self.tolerance,
+            returns=returns,
+            gradient=self.gradient,
+            backend=self.backend,
+            precision=self.precision,
+            capture=segments.active is None,
+            across=across,
+        )
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -238,17 +158,3 @@ def _whole(number: int, name: str) -> int:
         return operator.index(number)
     except TypeError:
         raise ValueError(f"{name} is {number!r}: give a whole number.") from None
-
-
-def check_finite(z: Tensor, where: Callable[[int, float], str]) -> None:
-    """Raise for the first knot and stream at which z (knot, stream, hidden) is not finite."""
-    if torch.compiler.is_compiling() or (z.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return  # a traced program cannot stop half-way
-    # The sum meets every NaN and infinity in one fast pass; only then is the mask worth building.
-    if bool(z.sum().isfinite()) or bool((finite := z.isfinite().all(2)).all()):
-        return
-    knot, place = (int(i) for i in (~finite).nonzero()[0])
-    raise SolverError(
-        f"{where(place, knot)}: the state is no longer finite: the inputs or the weights are too "
-        "large. Scale the series (Encoding.fit), take more steps, or lower the learning rate."
-    )

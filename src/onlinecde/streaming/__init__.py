@@ -1,5 +1,7 @@
 """Live streams: events in, micro-batched integration, durable states and answers out."""
 
+from onlinecde.streaming.alarms import Alarm
+from onlinecde.streaming.answers import Overview, StreamInfo
 from onlinecde.streaming.engine import Engine
 from onlinecde.streaming.errors import (
     CodecError,
@@ -19,19 +21,9 @@ from onlinecde.streaming.events import (
     Receipts,
     Refusal,
 )
-from onlinecde.streaming.memory_store import MemoryStore
-from onlinecde.streaming.postgres_store import PostgresStore
-from onlinecde.streaming.sqlite_store import SQLiteStore
-from onlinecde.streaming.store import Store
-from onlinecde.streaming.views import (
-    Alarm,
-    Curve,
-    HistoryRow,
-    Overview,
-    RevisedAnswer,
-    RowExplanation,
-    StreamInfo,
-)
+from onlinecde.streaming.history import Curve, HistoryRow, RevisedAnswer, RowExplanation
+from onlinecde.streaming.settings import EngineSettings
+from onlinecde.streaming.stores import MemoryStore, PostgresStore, SQLiteStore, Store
 
 __all__ = [
     "Alarm",
@@ -39,6 +31,7 @@ __all__ = [
     "CodecError",
     "Curve",
     "Engine",
+    "EngineSettings",
     "Event",
     "EventBatch",
     "HistoryRow",

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from onlinecde.data import Task
+from onlinecde.evaluation.naive import NaiveScore
 from onlinecde.models import OnlineModel
 from onlinecde.models.flat_settings import flat_of
-from onlinecde.training.naive import NaiveScore
 from onlinecde.training.settings import FitSettings
 
 

@@ -14,13 +14,15 @@ import torch
 from onlinecde.artifacts import load as load_model
 from onlinecde.artifacts import save as save_model
 from onlinecde.data import Task
+from onlinecde.evaluation.naive import beside_naive
+from onlinecde.evaluation.predictions import as_probabilities, predict_task
 from onlinecde.models import OnlineModel
 from onlinecde.models.flat_settings import flat_of
 from onlinecde.models.readout import Readout
 from onlinecde.training.base_rates import start_at_base_rate
 from onlinecde.training.batches import seed_for
-from onlinecde.training.building import build_model, model_class, usual_settings
 from onlinecde.training.card import model_card
+from onlinecde.training.defaults import build_model, model_class, usual_settings
 from onlinecde.training.folding import fold, learn_scales
 from onlinecde.training.horizons import check_horizons
 from onlinecde.training.journal import (
@@ -31,8 +33,6 @@ from onlinecde.training.journal import (
 )
 from onlinecde.training.learnable import check_learnable
 from onlinecde.training.loop import Training, Unwatched, Watch
-from onlinecde.training.metrics import as_probabilities, predict_task
-from onlinecde.training.naive import beside_naive
 from onlinecde.training.readout_steps import fit_steps
 from onlinecde.training.recalibration import recalibrate
 from onlinecde.training.settings import FitError, FitSettings
@@ -100,17 +100,8 @@ def fit(
     if isinstance(task, str):
         source = source or registry_source(task)
         task = load_task(source)
-    if isinstance(model, OnlineModel) and model.schema is not None:
-        task = task.under(model.schema)
-    if out is not None and not fresh:
-        task = as_fitted(task, known_task(out))
-    if out is not None and not fresh and isinstance(model, str):
-        # Defaults may have changed since: a run goes on with those it began with.
-        then = model_settings_of_then(out, model_class(model).__name__)
-        model_settings = {**then, **(model_settings or {})}
-    how = resolved_settings(
-        task, model, model_settings, settings, changes, out=None if fresh else out
-    )
+    begun = None if fresh else out
+    task, model_settings, how = resolved(task, model, model_settings, settings, changes, out=begun)
     check_horizons(task, how)
     where = device_for(device)
     # The caller's own random numbers go on as if nothing had been drawn.
@@ -131,7 +122,7 @@ def fit(
             journal.close()
 
 
-def resolved_settings(
+def resolved(
     task: Task,
     model: OnlineModel | str,
     model_settings: Mapping[str, Any] | None,
@@ -139,17 +130,24 @@ def resolved_settings(
     changes: Mapping[str, Any],
     *,
     out: str | os.PathLike[str] | None = None,
-) -> FitSettings:
-    """Every training setting of `fit` with these arguments: what is given, else what fits the task.
+) -> tuple[Task, Mapping[str, Any] | None, FitSettings]:
+    """The task as the model sees it, the model's settings and every training setting of `fit` with these arguments.
 
-    The run that `out` holds goes on with the defaults it began with.
+    What is not given fits the task. The run that `out` holds goes on as it began, should defaults have changed since.
     """
+    if isinstance(model, OnlineModel) and model.schema is not None:
+        task = task.under(model.schema)
+    before = {}
+    if out is not None:
+        task, before = as_fitted(task, known_task(out)), settings_of_then(out)
+        if isinstance(model, str):
+            then = model_settings_of_then(out, model_class(model).__name__)
+            model_settings = {**then, **(model_settings or {})}
     how = (settings or FitSettings()).changed(changes)
-    if settings is not None:
-        return how
-    usual = usual_settings(task, model, model_settings) if isinstance(model, str) else {}
-    before = {} if out is None else settings_of_then(out)
-    return how.changed({**usual, **before, **changes})
+    if settings is None:
+        usual = usual_settings(task, model, model_settings) if isinstance(model, str) else {}
+        how = how.changed({**usual, **before, **changes})
+    return task, model_settings, how
 
 
 def check_run(

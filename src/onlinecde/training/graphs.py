@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import PolynomialPath, RectilinearPath
-from onlinecde.kernels.capturing import to_be_captured
 from onlinecde.models import GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE, RecurrentModel
 from onlinecde.models.channel_dropout import drop_channels
 from onlinecde.models.readout import Readout
 from onlinecde.series import SeriesBatch
-from onlinecde.solvers import fused_gpu
-from onlinecde.solvers.chain import chain, drive_of
+from onlinecde.solvers.backends.gpu import unsupported_settings
 from onlinecde.solvers.counting import note_evaluations, uncounted
 from onlinecde.solvers.fields import has_hooks
+from onlinecde.solvers.segments import PathSegments, copy_rows, segments_of
 from onlinecde.training.horizons import HorizonReadout
-
-if TYPE_CHECKING:
-    from onlinecde.kernels.gpu import Legs
 
 RECURRENT = (GRU, GRUdt, GRUdtIntensity, GRUD, ODERNN)
 """The recurrent models whose step is captured, by `RecurrentStep`."""
@@ -49,13 +45,15 @@ def why_not(model: nn.Module) -> str | None:
             return f"{name} is a {type(part).__name__}, which may not be captured"
     if not model.encoding.is_plain:
         return "the encoding is one of its own kind"
-    how = model.solver
-    if how.tolerance is not None or how.max_step is not None:
+    solver = model.solver
+    if solver.tolerance is not None or solver.max_step is not None:
         return "the number of steps depends on the data"
     if model.device.type != "cuda":
         return f"the model is on {model.device.type}"
     z0 = torch.empty(0, model.hidden, dtype=model.dtype, device=model.device)
-    return fused_gpu.why_not(model.field, how.table, z0, how.gradient, how.backend)
+    return unsupported_settings(
+        model.vector_field, solver.table, z0, solver.gradient, solver.backend, capture=True
+    )
 
 
 def bucket(rows: int) -> int:
@@ -167,7 +165,7 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
 
     def _loss(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The labels' loss, and what gradients are taken of: that of horizons is in it as well."""
-        readout: Any = self.model.readout
+        readout = self.model.readout
         if self.ahead is None:
             loss = readout.loss(self._outputs(inputs), inputs.labels, self.weight)
             return loss, loss
@@ -202,7 +200,7 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
 
     def _capture(self, inputs: Inputs) -> _Captured[Inputs]:
         # What is drawn here does not count: the first replay draws what any other would.
-        with to_be_captured(), torch.random.fork_rng(devices=[self.model.device]):
+        with torch.random.fork_rng(devices=[self.model.device]):
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
@@ -219,20 +217,14 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
 class _Path:
     """Where a graph reads paths from: streams and rows padded to its size, longest streams first."""
 
-    x: Tensor
-    """(stream, row, path channel)"""
-    legs: Legs
-    """The pieces between rows, for as many as there is room for; without what the field sees of them"""
+    segments: PathSegments
+    """Those between rows, for as many as there is room for, and X at the rows"""
     static: Tensor | None
-    since: Tensor | None
+    ages: Tensor | None
     """(stream, row, channel): how long ago each channel was observed, where the readout asks"""
     times: Tensor
     """(stream, row) float64, filled where there are horizons"""
     labels: Tensor
-
-
-BY_LEG = ("time", "slopes", "observed")
-"""What of `Legs` is (leg, stream, ...): one leg from row to row, where it is there at all."""
 
 
 class GraphedStep(CapturedStep[NeuralCDE, _Path]):
@@ -253,87 +245,33 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
         return kind.pieces_per_row
 
     def _room(self, rows: int, batch: SeriesBatch, labels: Tensor) -> _Path:
-        model, many, static = self.model, self.streams, batch.static
-        new = model.field.weight.new_zeros
-        legs = fused_gpu.legs_of(chain(model.path(batch), None, model.solver.steps))
-        room = {
-            name: like.new_zeros(rows - 1, many, *like.shape[2:])
-            for name in BY_LEG
-            if (like := getattr(legs, name)) is not None
-        }
+        model, streams, static = self.model, self.streams, batch.static
+        path = model.path(batch)
+        new = path.rows.new_zeros
         return _Path(
-            x=new(many, rows, model.encoding.path_channels),
-            legs=replace(
-                legs,
-                lengths=legs.lengths.new_zeros(many),
-                pieces=self._pieces_per_row * (rows - 1),
-                **room,
-            ),
-            static=None if static is None else new(many, static.shape[1]),
-            since=None if not model.readout.sees_ages else new(many, rows, model.channels),
-            times=batch.times.new_zeros(many, rows),
+            segments=segments_of(path, model.solver.steps).room_for(streams, rows),
+            static=None if static is None else new(streams, static.shape[1]),
+            ages=None if not model.readout.sees_ages else new(streams, rows, model.channels),
+            times=batch.times.new_zeros(streams, rows),
             labels=self._room_for_labels(rows, labels),
         )
 
     def _fill(self, to: _Path, batch: SeriesBatch, labels: Tensor) -> None:
-        path = self.model.path(batch)
-        laid = chain(path, None)
-        order, many = laid.order, len(batch)
+        segments = segments_of(self.model.path(batch))
+        order = segments.order
+        assert order is not None
         # Streams that are not there keep finite numbers of an earlier batch and have no labels.
-        _copy_rows(to.x, path.rows[order])
-        _copy_legs(to.legs, fused_gpu.legs_of(laid))
+        to.segments.fill(segments)
         if to.static is not None and batch.static is not None:
-            to.static[:many] = batch.static[order]
-        if to.since is not None:
-            ages = self.model.ages(batch.times, self.model.stamps(batch))
-            assert ages is not None
-            _copy_rows(to.since, ages[order])
+            to.static[: len(batch)] = batch.static[order]
+        ages = self.model.ages(batch.times, self.model.stamps(batch))
+        if to.ages is not None and ages is not None:
+            copy_rows(to.ages, ages[order])
         if self.ahead is not None:
-            _copy_rows(to.times, batch.times[order])
+            copy_rows(to.times, batch.times[order])
         self._fill_labels(to.labels, labels.to(to.labels)[order])
 
     def _outputs(self, inputs: _Path) -> Tensor:
-        model, x, legs = self.model, inputs.x, inputs.legs
-        z0 = model.begin(x[:, 0], inputs.static)
-        drive = None
-        if model.field.sees_path:
-            drive = drive_of(model.field, x, legs.slopes, legs.rectilinear)
-        # Always new legs: what they find out once about their path, every replay has to find anew.
-        legs = replace(legs, drive=None if drive is None else drive.detach().contiguous())
-        how = model.solver
-        rows = fused_gpu.along(
-            legs,
-            model.field,
-            how.table,
-            z0,
-            legs.time,
-            legs.slopes,
-            drive,
-            how.precision,
-            every=self._pieces_per_row,
-        )
-        view = model.seen(x, inputs.since)
-        if self.final:
-            return model.read(rows[-1], None if view is None else view[:, -1])
-        return model.read(rows.transpose(0, 1), view)
-
-
-def _copy_rows(to: Tensor, rows: Tensor) -> None:
-    """Copy (stream, row, ...) to where there is room for more of both; the last row stands on."""
-    many, last = rows.shape[:2]
-    to[:many, :last] = rows
-    to[:many, last:] = rows[:, -1:]
-
-
-def _copy_legs(to: Legs, legs: Legs) -> None:
-    """Copy legs to where there is room for more of them and more streams: nothing moves beyond.
-
-    There stands 0 as well, and no slope of an earlier batch: gradients are scaled by the largest.
-    """
-    to.lengths.zero_()
-    to.lengths[: legs.streams] = legs.lengths
-    for name in BY_LEG:
-        room, own = getattr(to, name), getattr(legs, name)
-        if own is not None:
-            room.zero_()
-            room[: len(own), : legs.streams] = own
+        rows = inputs.segments.rows
+        assert rows is not None
+        return self.model.along(inputs.segments, rows, inputs.static, inputs.ages, final=self.final)

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from onlinecde.data import Task
 from onlinecde.data.task import Per
+from onlinecde.evaluation.metrics import better, score_or_none
+from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models import OnlineModel, RecurrentModel
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import SolverError, counting_evaluations
@@ -24,7 +26,6 @@ from onlinecde.training.checkpoint import pack_optimiser, unpack_optimiser
 from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import CapturedStep, GraphedStep, why_not
 from onlinecde.training.horizons import HorizonReadout
-from onlinecde.training.metrics import better, predict_task, score_or_none
 from onlinecde.training.recurrent_graphs import RecurrentStep
 from onlinecde.training.settings import FitError, FitSettings
 

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from onlinecde.data import Task
+from onlinecde.evaluation.metrics import score_or_none
+from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models import NeuralCDE, OnlineModel
 from onlinecde.series import SeriesBatch
 from onlinecde.training.base_rates import loss_weight
 from onlinecde.training.batches import seed_for
 from onlinecde.training.boosting import boost
 from onlinecde.training.loop import Watch
-from onlinecde.training.metrics import predict_task, score_or_none
 from onlinecde.training.settings import FitSettings
 
 STREAMS = 512

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from onlinecde.data import Task
+from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models import NeuralCDE, OnlineModel
 from onlinecde.training.base_rates import loss_weight
 from onlinecde.training.calibration_map import fit_map, mapped
 from onlinecde.training.folding import last_layer
 from onlinecde.training.loop import Watch
-from onlinecde.training.metrics import predict_task
 from onlinecde.training.readout_steps import validation_scores
 from onlinecde.training.settings import FitSettings
 

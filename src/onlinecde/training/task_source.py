@@ -16,6 +16,7 @@ from onlinecde.data import (
     RowLabels,
     StreamLabels,
     Task,
+    fold_of,
     fold_task,
     load,
     task_from_table,
@@ -111,16 +112,6 @@ def as_fitted(task: Task, description: Mapping[str, Any], whole: Task | None = N
         return task
     former = replace(task, series=older)
     return former if content_of(former) == content else task
-
-
-def fold_of(description: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Which fold of how many a run was tested on; None where it has the data set's own split.
-
-    >>> fold_of({"source": "experiment", "arguments": {"name": "simulated-ward", "fold": 3, "folds": 6}})
-    (3, 6)
-    """
-    told = description.get("arguments", {})
-    return (told["fold"], told["folds"]) if "fold" in told else None
 
 
 def content_of(task: Task) -> str:

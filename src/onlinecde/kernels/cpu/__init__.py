@@ -6,14 +6,14 @@ Numpy arrays in and out: `pack_field`, a `tableau` and a path, then `forward` an
 
 from onlinecde.kernels.cpu.live import advance, advance_time
 from onlinecde.kernels.cpu.packing import FieldGradient, PackedField, pack_field
-from onlinecde.kernels.cpu.path import Path, dense, rectilinear
+from onlinecde.kernels.cpu.path import PathArrays, dense, rectilinear
 from onlinecde.kernels.cpu.solve import PathGradient, backward, contributions, forward, tableau
 from onlinecde.kernels.cpu.step import Tableau
 
 __all__ = [
     "FieldGradient",
     "PackedField",
-    "Path",
+    "PathArrays",
     "PathGradient",
     "Tableau",
     "advance",

@@ -21,7 +21,7 @@ class Gradients(NamedTuple):
     dt: np.ndarray
     slopes: np.ndarray
     drive: np.ndarray
-    """Shaped as in `Path`."""
+    """Shaped as in `PathArrays`."""
 
 
 @part

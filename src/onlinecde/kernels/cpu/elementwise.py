@@ -15,10 +15,12 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import overload, register_jitable
 
+from onlinecde.kernels.activations import ACTIVATIONS
 from onlinecde.kernels.cpu.compiled import instruction, part
 
-RELU, SILU, TANH, SOFTPLUS = range(4)
-ACTIVATIONS = {"relu": RELU, "silu": SILU, "tanh": TANH, "softplus": SOFTPLUS}
+RELU, TANH, SILU, SOFTPLUS = (
+    ACTIVATIONS[name].code for name in ("relu", "tanh", "silu", "softplus")
+)
 
 # exact in either precision, so that float32 stays float32 and float64 loses nothing
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)

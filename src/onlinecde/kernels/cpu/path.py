@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Path(NamedTuple):
-    """A chain of pieces for a batch of streams, longest stream first. Made by `rectilinear` or `dense`.
+class PathArrays(NamedTuple):
+    """The segments of a path for a batch of streams, longest stream first. Made by `rectilinear` or `dense`.
 
     Empty arrays stand for what was not given, so that compiled code sees one type.
     """
@@ -35,7 +35,7 @@ class Path(NamedTuple):
         return self.slopes.dtype
 
 
-def rectilinear(pieces, dt, dx, *, moved=None, time_steps=None, drive=None) -> Path:
+def rectilinear(pieces, dt, dx, *, moved=None, time_steps=None, drive=None) -> PathArrays:
     """Time and values in turn.
 
     pieces: (stream,), not increasing. dt: (row, stream). dx: (row, channel - 1, stream), rows as in dt or one
@@ -58,7 +58,7 @@ def rectilinear(pieces, dt, dx, *, moved=None, time_steps=None, drive=None) -> P
     if time_steps is not None and steps.shape != dt.shape:
         raise ValueError(f"time_steps {steps.shape} must be shaped as dt {dt.shape}")
     drive = None if drive is None else np.asarray(drive)[None]
-    return Path(
+    return PathArrays(
         pieces,
         True,
         dt,
@@ -69,7 +69,7 @@ def rectilinear(pieces, dt, dx, *, moved=None, time_steps=None, drive=None) -> P
     )
 
 
-def dense(pieces, slopes, *, moved=None, drive=None) -> Path:
+def dense(pieces, slopes, *, moved=None, drive=None) -> PathArrays:
     """Pieces on which any channel may move.
 
     pieces: (stream,), not increasing. slopes: (degree + 1, piece, channel, stream). moved: (piece, channel,
@@ -88,7 +88,7 @@ def dense(pieces, slopes, *, moved=None, drive=None) -> Path:
         raise ValueError("a drive of degree 0 within pieces: give a second coefficient, of zeros")
     none = np.empty((0, 0), slopes.dtype), np.empty((0, 0), np.int32)
     drive = _drive(drive, slopes.dtype, knots)
-    return Path(pieces, False, *none, slopes, _mask(moved, slopes), drive)
+    return PathArrays(pieces, False, *none, slopes, _mask(moved, slopes), drive)
 
 
 def _lengths(pieces, streams):

@@ -13,7 +13,7 @@ from onlinecde.kernels.cpu.packing import (
     gradient_size,
     unpack_gradient,
 )
-from onlinecde.kernels.cpu.path import Path
+from onlinecde.kernels.cpu.path import PathArrays
 from onlinecde.kernels.cpu.sharing import run_each, share_out
 from onlinecde.kernels.cpu.step import Tableau
 
@@ -31,7 +31,7 @@ def tableau(a, b, c, dtype) -> Tableau:
 
 
 def forward(
-    field: PackedField, path: Path, z0, method: Tableau, *, steps: int = 1, threads: int = 1
+    field: PackedField, path: PathArrays, z0, method: Tableau, *, steps: int = 1, threads: int = 1
 ) -> np.ndarray:
     """z (knot, stream, hidden) at every knot, from z0 (stream, hidden); past its last piece a stream stands still."""
     nothing = np.empty((0, 0), field.dtype)
@@ -40,7 +40,7 @@ def forward(
 
 def contributions(
     field: PackedField,
-    path: Path,
+    path: PathArrays,
     z0,
     method: Tableau,
     projection,
@@ -84,7 +84,7 @@ class PathGradient(NamedTuple):
 
 
 def backward(
-    gz, z, field: PackedField, path: Path, method: Tableau, *, steps: int = 1, threads: int = 1,
+    gz, z, field: PackedField, path: PathArrays, method: Tableau, *, steps: int = 1, threads: int = 1,
     path_gradient: bool = False, drive_gradient: bool = False,
 ) -> tuple[np.ndarray, FieldGradient, PathGradient]:  # fmt: skip
     """Exact gradients of sum(gz * z), z (knot, stream, hidden) being what `forward` returned.
@@ -131,7 +131,7 @@ def backward(
     return out.z0, unpack_gradient(field.compiled, weights[0]), PathGradient(dt, slopes, drive)
 
 
-def _check(field: PackedField, path: Path, method: Tableau) -> None:
+def _check(field: PackedField, path: PathArrays, method: Tableau) -> None:
     """Compiled code trusts its input: refuse here what would make it read beyond an array."""
     channels = path.slopes.shape[2] + path.rectilinear
     if channels != field.channels:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from onlinecde.kernels.capturing import launches_are_free
 from onlinecde.kernels.gpu.assembler import right_ptxas
 from onlinecde.kernels.gpu.drive_gradients import drive_gradients
 from onlinecde.kernels.gpu.forward_sweep import forward_kernel
@@ -63,25 +62,29 @@ def forward(
     moves: Moves | None = None,
     path_gradients: bool = False,
     every: int = 1,
+    capture: bool = False,
 ) -> tuple[Tensor, list[Tape]]:
     """z at one of `every` so many knots (knot, stream, hidden) from z0 (stream, hidden), and tapes to `save`.
 
     `split` computes products to 22 bits, else to 11. `moves` are the path's move lists, if they
     were made before. Where gradients of times or values will be asked for (`path_gradients`), clusters and stage
-    by stage leave the solve to the sweeps, which find them. More streams than the GPU has room for at once are
+    by stage leave the solve to the sweeps, which find them. What goes into a CUDA graph (`capture`) may be done
+    stage by stage, for there a launch costs next to nothing. More streams than the GPU has room for at once are
     taken one lot after another, each with a tape of its own.
     """
     shape = shape or shape_for(field, legs, split=split)
     room = streams_at_once(field, legs, shape)
     if legs.streams <= room:
-        return _forward(field, legs, z0, table, save, split, shape, moves, path_gradients, every)
+        return _forward(
+            field, legs, z0, table, save, split, shape, moves, path_gradients, every, capture
+        )
     found: list[Tensor] = []
     tapes: list[Tape] = []
     for first in range(0, legs.streams, room):
         some = slice(first, first + room)
         part = legs.some(first, first + room)
         knots, tape = _forward(
-            field, part, z0[some], table, save, split, shape, None, path_gradients, every
+            field, part, z0[some], table, save, split, shape, None, path_gradients, every, capture
         )
         found.append(knots)
         tapes += tape
@@ -99,13 +102,14 @@ def _forward(
     moves: Moves | None,
     path_gradients: bool,
     every: int,
+    capture: bool,
 ) -> tuple[Tensor, list[Tape]]:
     streams, device = legs.streams, z0.device
     how = stages = None
     if not shape.alone and not path_gradients:
         sizes = {"split": split, "save": save, "device": device}
         how = clusters.plan(field, legs, table, **sizes)
-        stages = stage_plan.plan(field, legs, table, **sizes) if launches_are_free() else None
+        stages = stage_plan.plan(field, legs, table, **sizes) if capture else None
     # Clusters list their moves themselves; stage by stage everything moves.
     listed = isinstance(how, Clusters) or isinstance(stages, Stages)
     if moves is None and not (shape.alone or listed):

@@ -9,12 +9,14 @@ import numpy as np
 
 from onlinecde.scale.spark.columns import answer_frame
 from onlinecde.scale.spark.plan import Plan
-from onlinecde.streaming.applying import apply_batch
 from onlinecde.streaming.events import EventBatch, Receipts
-from onlinecde.streaming.following import Following, Settings, Totals
-from onlinecde.streaming.identity import ServedModel
-from onlinecde.streaming.memory_store import MemoryStore
-from onlinecde.streaming.moving import (
+from onlinecde.streaming.pipeline.apply import apply_batch
+from onlinecde.streaming.served import ServedModel
+from onlinecde.streaming.settings import EngineSettings
+from onlinecde.streaming.state import EngineState, Totals
+from onlinecde.streaming.stores.base import CheckpointRecord, Commit, RevisedRecord, RowRecord
+from onlinecde.streaming.stores.memory import MemoryStore
+from onlinecde.streaming.transfer import (
     Outline,
     PackedRow,
     Parcel,
@@ -27,7 +29,6 @@ from onlinecde.streaming.moving import (
     put_past,
     unpack,
 )
-from onlinecde.streaming.store import CheckpointRecord, Commit, RevisedRecord, RowRecord
 
 
 class BucketStore(MemoryStore):
@@ -98,26 +99,25 @@ class Bucket:
             check_reach(self.told[number], plan.lateness)
         self.store.put(self.told)
         endless = 2**62
-        settings = Settings(
+        settings = EngineSettings(
             lateness=plan.lateness,
-            ahead=float("inf") if plan.ahead is None else plan.ahead,
+            horizon=plan.horizon,
+            ahead=plan.ahead,
             recent=1,  # states are not kept beyond the micro-batch
             checkpoint_rows=plan.checkpoint_rows,
             resident=endless,
             most_streams=endless,
-            threshold=None,
-            output=0,
         )
-        self.following = Following(served, self.store, settings, plan.horizon)
-        self.following.settle()
+        self.state = EngineState(served, self.store, settings)
+        self.state.settle()
 
     def apply(self, batch: EventBatch, received: float) -> Receipts:
         """A micro-batch by the engine's rules."""
-        return apply_batch(self.following, batch, received)
+        return apply_batch(self.state, batch, received)
 
     def answers(self) -> Any:
         """The answers after rows that are new, or that are others than before, as a frame."""
-        commit, following = self.store.noted, self.following
+        commit, state = self.store.noted, self.state
         before = {(n, row[0]) for n, parcel in self.store.opened.items() for row in parcel.rows}
         changed = {(one[0], one[1]) for one in commit.revised}
         told = [row for row in commit.rows if (row[0], row[1]) not in before or row[:2] in changed]
@@ -130,13 +130,13 @@ class Bucket:
                 place = one.stream, one.time
                 revisions[place] = revisions.get(place, 0) + 1
         outputs = np.frombuffer(b"".join(row[5] for row in told), "<f8")
-        outputs = outputs.reshape(len(told), following.model.outputs)
+        outputs = outputs.reshape(len(told), state.model.outputs)
         return answer_frame(
             [names[row[0]] for row in told],
             [row[1] for row in told],
             "row",
             outputs=outputs,
-            probabilities=following.probabilities(outputs),
+            probabilities=state.served.probabilities(outputs),
             revision=[revisions.get((row[0], row[1]), 0) for row in told],
         )
 
@@ -153,10 +153,10 @@ class Bucket:
         for number in {one[0] for one in store.noted.checkpoints}:
             store.open(number)  # a parcel is extended by rows only
         streams, states = store.streams(list(rows)), store.states(list(rows))
-        for stream, state in zip(streams, states, strict=True):
+        for stream, newest in zip(streams, states, strict=True):
             if stream.origin is None:
                 stream = stream._replace(origin=origins.get(stream.name))
-            since = state.time - self.plan.lateness
+            since = newest.time - self.plan.lateness
             if self.plan.every is not None and stream.origin is not None:
                 answered = float("-inf")
                 if tick is not None:
@@ -164,7 +164,7 @@ class Bucket:
                 since = min(since, answered)
             body = store.closed.get(stream.number)
             if body is not None and self.told[stream.number].next_floor >= since:
-                found[stream.name] = extended(body, stream, state, rows[stream.number])
+                found[stream.name] = extended(body, stream, newest, rows[stream.number])
                 continue
-            found[stream.name] = pack(store, stream, state, since)
+            found[stream.name] = pack(store, stream, newest, since)
         return found

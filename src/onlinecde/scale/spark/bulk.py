@@ -15,7 +15,7 @@ from onlinecde.scale.spark.plan import model_here
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from onlinecde.streaming.identity import ServedModel
+    from onlinecde.streaming.served import ServedModel
 
 EVENTS_TOGETHER = 200_000
 """Events of whole streams that are gathered before they are scored"""
@@ -43,7 +43,7 @@ def score(
     Events that cannot be right come back as rows of kind "refused"; so does, once, a stream that the model
     cannot take, with code `stream_refused`.
     """
-    from onlinecde.streaming.identity import named_model
+    from onlinecde.streaming.served import named_model
 
     if together < 1:
         raise SparkError(f"together is {together}: give at least 1.")
@@ -96,29 +96,27 @@ def _answers(
     events: Any, folder: str, known: str, horizon: float | None, together: int
 ) -> Iterator[Any]:
     from onlinecde.scale.spark.processor import as_batch, in_order, refused
-    from onlinecde.streaming.following import limits_of
-    from onlinecde.streaming.intake import columns_of
+    from onlinecde.streaming.pipeline.validate import Limits, validate
 
     if not len(events):
         return
     found = model_here(folder, known)
     model, channels = found.model, found.channels
     batch = as_batch(in_order(events))
-    codes = {name: number for number, name in enumerate(channels)}
-    columns = columns_of(batch, codes, {}, limits_of(model, horizon))
-    if columns.refusals:
-        yield refused(batch, columns.refusals)
-    fine = np.flatnonzero(columns.valid)
+    checked = validate(batch, found.codes, {}, Limits.of(model, horizon))
+    if checked.refusals:
+        yield refused(batch, checked.refusals)
+    fine = np.flatnonzero(checked.valid)
     if not len(fine):
         return
-    of, times = columns.of[fine], columns.times[fine]
+    of, times = checked.of[fine], checked.times[fine]
     order = np.lexsort((times, of))  # stable: what came last stays last
     of, times, fine = of[order], times[order], fine[order]
     fresh = np.ones(len(of), bool)
     fresh[1:] = (of[1:] != of[:-1]) | (times[1:] != times[:-1])
     row = np.cumsum(fresh) - 1
     values = np.full((int(row[-1]) + 1, len(channels)), np.nan)
-    values[row, columns.channels[fine]] = columns.values[fine]
+    values[row, checked.channels[fine]] = checked.values[fine]
     clock, owner = times[fresh], of[fresh]
     begins = np.flatnonzero(np.diff(owner, prepend=-1))
     lengths = np.diff(np.append(begins, len(owner)))
@@ -192,5 +190,5 @@ def _features(static: Any, name: str, served: ServedModel) -> np.ndarray:
         return served.schema.encode({key: [one] for key, one in given.items()}, [name])[0][0]
     found = np.asarray(given, np.float64)
     if found.shape != (wanted,) or not np.isfinite(found).all():
-        raise ValueError(f"stream {name!r}: give {wanted} finite numbers as static features.")
+        raise ValueError(f"stream {name!r}: {served.schema.ask_static(wanted)}")
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from onlinecde.streaming.moving import stream_name
+from onlinecde.streaming.transfer import stream_name
 
 
 def read_page(body: bytes) -> dict[str, bytes]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from onlinecde.scale.spark.columns import SparkError
 
 if TYPE_CHECKING:
-    from onlinecde.streaming.identity import ServedModel
+    from onlinecde.streaming.served import ServedModel
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def model_here(folder: str, model_hash: str) -> ServedModel:
     """The model on this machine, loaded once a process; SparkError where it is missing or another."""
     import torch
 
-    from onlinecde.streaming.identity import named_model
+    from onlinecde.streaming.served import named_model
 
     torch.set_num_threads(1)
     where = f"on worker {socket.gethostname()}, model folder {folder}"

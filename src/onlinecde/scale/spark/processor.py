@@ -17,7 +17,7 @@ from onlinecde.scale.spark.pages import read_page, write_page
 from onlinecde.scale.spark.plan import Plan, model_here
 from onlinecde.scale.spark.ticks import answers_between, due, still_heard
 from onlinecde.streaming.events import EventBatch, Refusal
-from onlinecde.streaming.moving import check_reach, outline, unpack
+from onlinecde.streaming.transfer import check_reach, outline, unpack
 
 
 class BucketProcessor:
@@ -61,7 +61,7 @@ class BucketProcessor:
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802
         """Streams that were followed elsewhere."""
         about, served = self._about(), self._served()
-        codec = Bucket(served, self.plan, []).following.codec
+        codec = Bucket(served, self.plan, []).state.codec
         held: dict[int, dict[str, bytes]] = {}
         for number, body in zip(initialState["page"], initialState["parcel"], strict=True):
             parcel = unpack(bytes(body))

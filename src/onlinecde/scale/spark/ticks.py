@@ -8,8 +8,8 @@ import numpy as np
 
 from onlinecde.scale.spark.bucket import Bucket
 from onlinecde.scale.spark.columns import answer_frame
-from onlinecde.streaming.reading import ask
-from onlinecde.streaming.stretch import states_of, stretch
+from onlinecde.streaming.past import past_of, states_of
+from onlinecde.streaming.pipeline.integrate import predict
 
 
 def due(wall: float, step: float) -> int:
@@ -23,22 +23,22 @@ def due(wall: float, step: float) -> int:
 
 def answers_between(bucket: Bucket, answered: int | None, newest: int) -> Any:
     """A frame of the answers of a bucket's streams at the ticks after `answered`, up to `newest`."""
-    plan, following = bucket.plan, bucket.following
+    plan, state = bucket.plan, bucket.state
     assert plan.every is not None
     step = plan.every / plan.rate
     streams = [stream for stream in bucket.store.streams() if stream.origin is not None]
-    following.bring([stream.name for stream in streams])
-    held, easy, hard = following.residents, [], []
+    state.bring([stream.name for stream in streams])
+    easy, hard = [], []
     for stream in streams:
-        slot, origin = held.slot_of[stream.name], float(stream.origin or 0.0)
-        first = float(held.first[slot])
+        slot, origin = state.slot_of[stream.name], float(stream.origin or 0.0)
+        first = float(state.first[slot])
         start = due(origin + first / plan.rate, step)
         ticks = np.arange(start if answered is None else max(start, answered + 1), newest + 1)
         times = (ticks * step - origin) * plan.rate
-        times = times[(times >= first) & (times <= held.last[slot] + plan.silent_after)]
+        times = times[(times >= first) & (times <= state.last[slot] + plan.silent_after)]
         if not len(times):
             continue
-        if times[0] >= held.last[slot]:
+        if times[0] >= state.last[slot]:
             easy.append((slot, times))
         else:
             hard.append((slot, times))
@@ -46,26 +46,26 @@ def answers_between(bucket: Bucket, answered: int | None, newest: int) -> Any:
     clock = [times for _, times in easy]
     parts = []
     if slots:
-        parts.append(ask(following, held.newest(np.array(slots)), np.concatenate(clock)))
+        parts.append(predict(state.model, state.newest(np.array(slots)), np.concatenate(clock)))
     for slot, times in hard:
         # Rows after a tick are here already: answer from the row before it.
-        found = stretch(following, slot, float(times[0]), float(times[-1]))
-        place = np.searchsorted(found.times, times, side="right") - 1
-        heard = times <= found.times[place] + plan.silent_after
+        past = past_of(state, slot, float(times[0]), float(times[-1]))
+        place = np.searchsorted(past.times, times, side="right") - 1
+        heard = times <= past.times[place] + plan.silent_after
         if heard.any():
-            states = states_of(following, found, place[heard])
-            parts.append(ask(following, states, times[heard]))
+            states = states_of(state, past, place[heard])
+            parts.append(predict(state.model, states, times[heard]))
             slots += [slot] * int(heard.sum())
             clock.append(times[heard])
     if not slots:
         return None
     outputs = np.concatenate(parts)
     return answer_frame(
-        [held.names[slot] for slot in slots],
+        [state.names[slot] for slot in slots],
         np.concatenate(clock),
         "between",
         outputs=outputs,
-        probabilities=following.probabilities(outputs),
+        probabilities=state.served.probabilities(outputs),
     )
 
 

@@ -1,5 +1,5 @@
 // Numbers and times in words.
-const SHORT = { milliseconds: "ms", seconds: "s", minutes: "min", hours: "h", days: "d" };
+const SHORT = { milliseconds: "ms", seconds: "s", minutes: "min", hours: "h", days: "d", weeks: "w", years: "y" };
 
 export function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);

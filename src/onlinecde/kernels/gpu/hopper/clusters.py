@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from onlinecde.kernels.activations import activation_named
 from onlinecde.kernels.gpu.hopper import compiling
 from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, padded, row
 
@@ -38,7 +39,6 @@ COLUMNS_SHARED = 57 * 1024
 """Bytes of shared memory of a thread block for the last layer's gradients: two fit a multiprocessor."""
 COLUMNS = 2
 """Thread blocks of a multiprocessor for them"""
-ACTIVATIONS = {"relu": 0, "tanh": 1, "silu": 2, "softplus": 3}
 SHARED_FILES = ("primitives.cuh", "numbers.cuh", "cluster_tiles.cuh")
 
 
@@ -162,7 +162,7 @@ def clusters_for(field: FieldSizes, legs: Legs, table: Table, at_once: int) -> C
         "HR": row(field.hidden),
         "WR": row(field.width),
         "DEPTH": field.depth,
-        "ACT": ACTIVATIONS[field.activation],
+        "ACT": activation_named(field.activation).code,
         "TANH": int(field.final == "tanh"),
         "DRIVE": int(legs.drive is not None),
         "VALUES": legs.values,

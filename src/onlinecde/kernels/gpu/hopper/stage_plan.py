@@ -10,8 +10,9 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from onlinecde.kernels.activations import activation_named
 from onlinecde.kernels.gpu.hopper import compiling
-from onlinecde.kernels.gpu.hopper.clusters import ACTIVATIONS, FieldSizes
+from onlinecde.kernels.gpu.hopper.clusters import FieldSizes
 from onlinecde.kernels.gpu.launching import groups_for
 from onlinecde.kernels.gpu.packing import Legs, Table, padded
 
@@ -148,7 +149,7 @@ def stages_for(
         "GS": legs.row(field.hidden) + 4,
         "BIAS": padded(field.width),
         "DEPTH": field.depth,
-        "ACT": ACTIVATIONS[field.activation],
+        "ACT": activation_named(field.activation).code,
         "CHANNELS": legs.values * legs.parts,
         "STAGES": table.stages,
         "TOTAL": at_stages,

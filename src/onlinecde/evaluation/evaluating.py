@@ -1,0 +1,314 @@
+"""`evaluate`: a model on a split of a task, every metric of its kind with an interval by subject."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onlinecde.data import Task, Utility
+from onlinecde.evaluation.bootstrap import Cohort, Means, Statistic
+from onlinecde.evaluation.breakdown import by_class, by_output
+from onlinecde.evaluation.calibration import calibration
+from onlinecde.evaluation.estimates import Estimate, interval
+from onlinecde.evaluation.event_time import (
+    as_event_times,
+    before_event,
+    event_times,
+    first_alarms,
+    usual_edges,
+)
+from onlinecde.evaluation.metrics import (
+    METRICS,
+    Metric,
+    MetricError,
+    UndefinedMetric,
+    chosen_score,
+    metric_for,
+    questions,
+    resampled_metrics,
+)
+from onlinecde.evaluation.naive import beside_naive, output_names
+from onlinecde.evaluation.predictions import Predictions
+from onlinecde.evaluation.results import Evaluation
+from onlinecde.evaluation.utility import best_threshold, normalised, utility_of
+from onlinecde.models import OnlineModel
+from onlinecde.models.readout import Readout
+from onlinecde.version import __version__
+
+
+def evaluate(
+    model: OnlineModel | Sequence[OnlineModel],
+    task: Task,
+    split: str = "test",
+    *,
+    name: str | None = None,
+    metrics: Sequence[str] | None = None,
+    bootstrap: int = 1000,
+    seed: int = 0,
+    reference: Tensor | None = None,
+    event_at: Tensor | np.ndarray | None = None,
+    hours: Sequence[float] | None = None,
+    batch_size: int = 256,
+    predictions: Predictions | None = None,
+) -> Evaluation:
+    """Predict a split and measure: every metric of the task's kind, or those named in `metrics`.
+
+    Several models, such as one for each seed, are judged as one that says the mean of their
+    probabilities (of their numbers, for regression).
+
+    The "utility" of a task whose data set defines one is taken at the threshold that is best on the
+    validation split.
+
+    Intervals hold 95 % of `bootstrap` resamples of subjects (0: none). `reference` is a known risk,
+    of the shape of `task.labels`, evaluated beside the model. For binary tasks along time,
+    `event_at` (stream of the task,) says when the event came (default: `event_times` from the
+    labels) and `hours` gives the edges of the table of metrics by time before it, in the task's unit
+    (default: `usual_edges`). `predictions` of the
+    task spare models that are judged several times to predict again.
+
+    A metric without a value here (one class only) is None and says why.
+
+    >>> import onlinecde as oc
+    >>> task = oc.data.simulate_ward(60, seed=1).task
+    >>> model = oc.GRU(channels=12, hidden=4, outputs=1, static=2, kind="binary")
+    >>> found = evaluate(model, task, bootstrap=20)
+    >>> sorted(found.metrics)
+    ['accuracy', 'auc', 'auprc', 'brier', 'ece', 'log_loss', 'sensitivity']
+    """
+    models = [model] if isinstance(model, OnlineModel) else list(model)
+    if not models:
+        raise ValueError("there is no model to evaluate: give at least one.")
+    for each in models:
+        check_fit(each, task)
+    chosen = _chosen_metrics(task, metrics)
+    if bootstrap < 0:
+        raise ValueError(f"bootstrap is {bootstrap}: give 0 (no intervals) or more.")
+    task.split(split)  # refuses an empty or unknown split before anything is computed
+    known_before = predictions or Predictions(task, batch_size)
+
+    def probabilities(of: str) -> Tensor:
+        said = [known_before(each, of) for each in models]
+        return said[0] if len(said) == 1 else torch.stack(said).mean(0)
+
+    def judged(called: str, risk: dict[str, Tensor]) -> Evaluation:
+        return judge(
+            called,
+            risk,
+            task,
+            split,
+            chosen,
+            bootstrap=bootstrap,
+            seed=seed,
+            event_at=event_at,
+            hours=hours,
+        )
+
+    needed = [split]
+    if metrics is None or "utility" in metrics:
+        # Its threshold must not be chosen on what it is judged by.
+        needed += ["validation"] * (task.utility is not None and len(task.splits["validation"]) > 0)
+    known = None
+    if reference is not None:
+        risks = {of: _reference(reference, task, of) for of in needed}
+        known = judged("known risk", risks)
+    kinds = " and ".join(dict.fromkeys(type(each).__name__ for each in models))
+    usual = kinds if len(models) == 1 else f"mean of {len(models)} {kinds}"
+    found = judged(name or usual, {of: probabilities(of) for of in needed})
+    return replace(found, reference=known, naive=beside_naive(task, split, found.probabilities))
+
+
+def check_fit(model: OnlineModel, task: Task) -> None:
+    """Refuse a model that shares no channel with the task, or was made for other questions or another unit."""
+    one = replace(task, series=task.series[0])
+    model.prepare((one if model.schema is None else one.under(model.schema)).series)
+    head = getattr(model, "readout", None)
+    if not isinstance(head, Readout):
+        raise ValueError(
+            f"{type(model).__name__} has no `Readout` as `readout`: give it one, which knows probabilities."
+        )
+    if head.kind != task.kind or model.outputs != task.outputs:
+        raise ValueError(
+            f"task '{task.name}' is {task.kind} with {task.outputs} outputs, the model was made for "
+            f"{head.kind} with {model.outputs}: evaluate it on a task of its own kind."
+        )
+
+
+def judge(
+    name: str,
+    risks: dict[str, Tensor],
+    task: Task,
+    split: str,
+    metrics: Sequence[Metric],
+    *,
+    bootstrap: int = 1000,
+    seed: int = 0,
+    event_at: Tensor | np.ndarray | None = None,
+    hours: Sequence[float] | None = None,
+) -> Evaluation:
+    """Measure probabilities (stream, output) or (stream, row, output) of a split, whoever made them.
+
+    `risks` holds those of `split`; with "validation" among them, the task's utility is
+    computed too, at the threshold that is best there.
+    """
+    labels, risk = task.split(split)[1].cpu(), risks[split]
+    subjects = [task.subjects[i] for i in task.splits[split].tolist()]
+    cohort = Cohort.of(subjects, resamples=bootstrap, seed=seed)
+    values = _values(metrics, task.kind, risk, labels)
+    defined = [name for name, estimate in values.items() if estimate.value is not None]
+    statistics = resampled_metrics(defined, task.kind, risk, labels, cohort)
+    held: dict[str, Any] = {}
+    if task.utility is not None and "validation" in risks:
+        held["utility_threshold"], values["utility"], worth = _utility(task, split, risks, cohort)
+        statistics |= {"utility": worth} if worth is not None else {}
+    drawn = cohort.resample(statistics)
+    for metric, several in drawn.items():
+        values[metric] = interval(cast(float, values[metric].value), several)
+    if task.kind == "binary":
+        held |= _calibration(risk, labels, cohort)
+    if task.kind == "binary" and task.per == "row":
+        held |= _along_time(task, split, risk, labels, cohort, event_at, hours)
+    if task.kind == "multiclass":
+        held |= by_class(risk, labels, task.classes)
+    if task.kind == "regression" and task.outputs > 1:
+        held["per_output"] = by_output(risk, labels, output_names(task))
+    known = labels >= 0 if task.kind == "multiclass" else ~labels.isnan()
+    return Evaluation(
+        model=name,
+        task=task.name,
+        kind=task.kind,
+        per=task.per,
+        split=split,
+        metric=task.metric,
+        time_unit=task.time_unit,
+        classes=task.classes,
+        streams=len(labels),
+        subjects=cohort.count,
+        labels_given=int(known.sum()),
+        positive=int((labels == 1).sum()) if task.kind == "binary" else None,
+        bootstrap=bootstrap,
+        seed=seed,
+        metrics=values,
+        fold=_fold(task),
+        versions={"onlinecde": __version__, "torch": torch.__version__},
+        probabilities=risk,
+        labels=labels,
+        drawn=drawn,
+        **held,
+    )
+
+
+def _chosen_metrics(task: Task, names: Sequence[str] | None) -> list[Metric]:
+    if names is None:
+        return [metric for metric in METRICS.values() if task.kind in metric.kinds]
+    if not names:
+        raise MetricError("no metric is named: name at least one, or leave them out for all.")
+    return [
+        metric_for(task.kind, name)
+        for name in names
+        if not (name == "utility" and task.utility is not None)
+    ]
+
+
+def _values(
+    metrics: Sequence[Metric], kind: str, risk: Tensor, labels: Tensor
+) -> dict[str, Estimate]:
+    found = {}
+    for metric in metrics:
+        try:
+            found[metric.name] = Estimate(chosen_score(metric, kind, risk, labels))
+        except UndefinedMetric as error:
+            found[metric.name] = Estimate(None, reason=str(error))
+    return found
+
+
+def _reference(reference: Tensor, task: Task, split: str) -> Tensor:
+    """The known risk of a split, (stream, output) or (stream, row, output)."""
+    if reference.shape != task.labels.shape or task.kind not in ("binary", "regression"):
+        raise ValueError(
+            f"the reference has shape {tuple(reference.shape)}: give what is known of each label of "
+            f"a binary or regression task, {tuple(task.labels.shape)}."
+        )
+    rows = task.split(split)[1].shape[1:]
+    found = reference[task.splits[split]].double()
+    if rows and task.per == "row":
+        # NaN in the padding, where no label is: any number will do.
+        found = found[:, : rows[0]].nan_to_num(0.0)
+    return found.unsqueeze(-1) if task.outputs == 1 and found.ndim == len(rows) + 1 else found
+
+
+def _utility(
+    task: Task, split: str, risks: dict[str, Tensor], cohort: Cohort
+) -> tuple[float, Estimate, Statistic | None]:
+    """The data set's utility at the threshold that is best on the validation split."""
+    utility = task.utility
+    assert utility is not None
+
+    def parts(of: str) -> tuple[np.ndarray, np.ndarray, Utility]:
+        labels = task.split(of)[1].cpu().numpy()
+        worth = utility.select(task.splits[of], labels.shape[1])
+        return risks[of][..., 0].numpy(), ~np.isnan(labels), worth
+
+    threshold = best_threshold(*parts("validation"))
+    scores, _, worth = parts(split)
+    if worth.best.sum() == worth.silence.sum():
+        reason = "no alarm is worth anything: no stream of the split has the event."
+        return threshold, Estimate(None, reason=reason), None
+    alarms = scores >= threshold
+    observed = np.where(alarms, worth.alarm, worth.silence)
+    sums = np.stack([part.sum(1) for part in (observed, worth.silence, worth.best)], 1)
+    statistic = Means(cohort.sums(sums, cohort.codes), lambda total: normalised(*total.T))
+    return threshold, Estimate(utility_of(alarms, worth)), statistic
+
+
+def _calibration(risk: Tensor, labels: Tensor, cohort: Cohort) -> dict[str, Any]:
+    found, wanted, known = questions("binary", risk, labels)[0]
+    if not len(wanted) or not bool(found.isfinite().all()):
+        return {}
+    owners = cohort.owners(known.numpy())
+    return {"calibration": calibration(found.numpy(), wanted.numpy(), owners, cohort)}
+
+
+def _along_time(
+    task: Task,
+    split: str,
+    risk: Tensor,
+    labels: Tensor,
+    cohort: Cohort,
+    event_at: Tensor | np.ndarray | None,
+    hours: Sequence[float] | None,
+) -> dict[str, Any]:
+    """Metrics by time before the event, and the lead of first alarms."""
+    if event_at is None:
+        lead = task.label_lead
+        source = "time of the first row with label 1" + f" + {lead:g} {task.time_unit}" * (lead > 0)
+        events = event_times(task)
+    else:
+        source, events = "known, given with the task", as_event_times(event_at, len(task.series))
+    events = events[task.splits[split].numpy()]
+    scores, known = risk[..., 0].numpy(), ~labels.isnan().numpy()
+    times = task.split(split)[0].times.cpu().numpy()
+    if hours is None:
+        edges = usual_edges(times, events, task.time_unit)
+    else:
+        edges = tuple(float(edge) for edge in hours)
+        if len(edges) < 2 or any(a >= b for a, b in pairwise(edges)):
+            raise ValueError(
+                f"hours is {list(edges)}: give two edges or more, each above the last."
+            )
+    return {
+        "events": events,
+        "event_source": source,
+        "before_event": before_event(scores, known, times, events, cohort, edges=edges),
+        "alarms": first_alarms(scores, known, times, events),
+    }
+
+
+def _fold(task: Task) -> str | None:
+    told = task.settings
+    return f"fold {told['fold']} of {told['folds']}" if "fold" in told else None

@@ -1,0 +1,331 @@
+"""What a task is judged by. Each metric is defined once, as a function of weights of the subjects:
+weights of 1 give its value, counts of drawn subjects its resamples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onlinecde.evaluation.bootstrap import Average, Cohort, Means, Ranking, Statistic
+from onlinecde.evaluation.predictions import MetricError, as_probabilities
+from onlinecde.models.readout import Readout
+
+Direction = Literal["max", "min"]
+
+BINS = 15
+"""Bins of equal width for the calibration error."""
+
+
+class UndefinedMetric(MetricError):  # noqa: N818 - a finding more than a fault
+    """A metric without a value on these labels: one class only, no label; the message says why."""
+
+
+class Question:
+    """The predictions and labels of one output, and whose each label is."""
+
+    def __init__(
+        self,
+        predicted: Tensor,
+        labels: Tensor,
+        owners: np.ndarray | None = None,
+        subjects: int = 1,
+    ) -> None:
+        """Predictions (label,) or (label, class), labels (label,), their subjects `owners` (label,) from 0."""
+        self.predicted, self.labels = predicted.double().numpy(), labels.numpy()
+        self.owners = np.zeros(len(labels), np.int64) if owners is None else owners
+        self.subjects = subjects
+        self._rankings: dict[int | None, Ranking] = {}
+
+    def check_labels(self) -> None:
+        """Refuse a question without a label."""
+        if not len(self.labels):
+            raise UndefinedMetric("there is no label to compare with.")
+
+    def ranking(self, of: int | None = None) -> Ranking:
+        """Labels ranked by their prediction; of a class, by its probability. Sorted once for all metrics."""
+        if of not in self._rankings:
+            alone = of is None
+            scores = self.predicted if alone else self.predicted[:, of]
+            self._rankings[of] = Ranking(scores, self.labels == (1 if alone else of), self.owners)
+        return self._rankings[of]
+
+    def sums(self, columns: Sequence[np.ndarray]) -> np.ndarray:
+        """What each subject adds to the sum of each column (label,): (subject, column)."""
+        return np.stack([np.bincount(self.owners, c, self.subjects) for c in columns], 1)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric: its name for readers, which way is better, and its definition."""
+
+    name: str
+    title: str
+    direction: Direction
+    kinds: tuple[str, ...]
+    """Kinds of tasks it can be computed for."""
+    define: Callable[[Question], Statistic]
+    """The metric of a question as a function of the weights of its subjects.
+
+    Raises UndefinedMetric where it has no value with weights of 1."""
+    in_units: bool = False
+    """Whether it has the labels' unit: of several outputs, each is divided by the deviation of its labels
+    before all are averaged."""
+    resampled: bool = True
+    """Whether resamples say how sure it is. A distance does not: noise makes it grow."""
+
+    def value(self, predicted: Tensor, labels: Tensor) -> float:
+        """The metric of one question, without gaps: predictions (label,) or (label, class), labels (label,)."""
+        return float(self.define(Question(predicted, labels))(np.ones((1, 1)))[0])
+
+
+def score(task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: Readout) -> float:
+    """The metric of raw outputs against labels, over every label that is there.
+
+    outputs (..., output) as `predict_task` gives them; labels (...,), or (..., output) for several
+    questions, NaN (or -1 for a class) where there is none. Several questions are averaged, those
+    without both classes left out; RMSE and MAE of several outputs, each in deviations of its labels.
+
+    Raises:
+        MetricError: no such metric, or not one for this kind of task.
+        UndefinedMetric: it has no value on these labels.
+
+    >>> import torch
+    >>> head = Readout(1, 1, "binary")
+    >>> score("binary", "auc", torch.tensor([[0.1], [2.0], [0.3]]), torch.tensor([0.0, 1, 1]), head)
+    1.0
+    """
+    chosen = metric_for(task_kind, metric)
+    return chosen_score(chosen, task_kind, as_probabilities(head, outputs), labels)
+
+
+def score_or_none(
+    task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: Readout
+) -> float | None:
+    """`score`, or None where the metric has no value on these labels."""
+    try:
+        return score(task_kind, metric, outputs, labels, head)
+    except UndefinedMetric:
+        return None
+
+
+def chosen_score(metric: Metric, task_kind: str, probabilities: Tensor, labels: Tensor) -> float:
+    """`score` from probabilities (..., output), in float64."""
+    values, reasons = [], []
+    asked = questions(task_kind, probabilities, labels)
+    for predicted, wanted, _ in asked:
+        try:
+            if not bool(predicted.isfinite().all()):
+                raise UndefinedMetric("the model puts out numbers that are not finite.")
+            values.append(metric.value(predicted, wanted) / _label_unit(metric, wanted, len(asked)))
+        except UndefinedMetric as error:
+            reasons.append(str(error))
+    if not values:
+        raise UndefinedMetric(reasons[0])
+    return sum(values) / len(values)
+
+
+def resampled_metrics(
+    names: Sequence[str], task_kind: str, probabilities: Tensor, labels: Tensor, cohort: Cohort
+) -> dict[str, Statistic]:
+    """A statistic of the cohort's weights for each metric that can be resampled and has a value.
+
+    probabilities (..., output) and labels as `score` takes them; `cohort` has the same streams.
+    """
+    asked = [
+        (Question(predicted, wanted, cohort.owners(known.numpy()), cohort.count), wanted)
+        for predicted, wanted, known in questions(task_kind, probabilities, labels)
+    ]
+
+    def of(metric: Metric) -> Statistic:
+        parts: list[Statistic] = []
+        for question, wanted in asked:
+            try:
+                unit = _label_unit(metric, wanted, len(asked))
+                parts.append(_divided(metric.define(question), unit))
+            except UndefinedMetric:
+                continue
+        return parts[0] if len(parts) == 1 else Average(parts)
+
+    return {name: of(METRICS[name]) for name in names if METRICS[name].resampled}
+
+
+def _divided(statistic: Statistic, unit: float) -> Statistic:
+    return statistic if unit == 1.0 else lambda weights: statistic(weights) / unit
+
+
+def _label_unit(metric: Metric, labels: Tensor, outputs: int) -> float:
+    """What a metric of one of several outputs is divided by, for outputs have units of their own; else 1."""
+    if not metric.in_units or outputs == 1:
+        return 1.0
+    if not labels.numel():
+        raise UndefinedMetric("there is no label to compare with.")
+    deviation = float(labels.double().std(correction=0))
+    if deviation == 0:
+        raise UndefinedMetric(f"every label is {float(labels[0]):g}: they have no deviation.")
+    return deviation
+
+
+def questions(
+    task_kind: str, probabilities: Tensor, labels: Tensor
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Each question's probabilities (n,), its labels (n,), and where these were (bool).
+
+    Multiclass is one question, with probabilities (n, class).
+    """
+
+    probabilities, labels = probabilities.cpu(), labels.cpu()
+    if task_kind == "multiclass":
+        known = labels >= 0
+        return [(probabilities[known], labels[known].to(torch.int64), known)]
+    if labels.ndim == probabilities.ndim - 1:
+        labels = labels.unsqueeze(-1)
+    if labels.shape != probabilities.shape:
+        raise MetricError(
+            f"outputs have shape {tuple(probabilities.shape)}, labels {tuple(labels.shape)}: they "
+            "must agree, but for a single output."
+        )
+    known = ~labels.isnan()
+    each = zip(probabilities.unbind(-1), labels.unbind(-1), known.unbind(-1), strict=True)
+    return [(f[k], w[k].to(probabilities), k) for f, w, k in each]
+
+
+def better(metric: str) -> Direction:
+    """Whether more ("max") or less ("min") of a metric is better."""
+    return _known(metric).direction
+
+
+def metric_for(task_kind: str, metric: str) -> Metric:
+    """The metric of this name, if it belongs to tasks of this kind."""
+    chosen = _known(metric)
+    if task_kind not in chosen.kinds:
+        fitting = ", ".join(name for name, m in METRICS.items() if task_kind in m.kinds)
+        raise MetricError(
+            f"'{metric}' is not for {task_kind} tasks: choose one of {fitting or 'none'}."
+        )
+    return chosen
+
+
+def metric_title(name: str) -> str:
+    """A metric's name for readers."""
+    return METRICS[name].title if name in METRICS else name.capitalize()
+
+
+def _known(metric: str) -> Metric:
+    if metric not in METRICS:
+        raise MetricError(f"there is no metric '{metric}': choose one of {', '.join(METRICS)}.")
+    return METRICS[metric]
+
+
+def _ranked(read: Callable[[Ranking], Statistic]) -> Callable[[Question], Statistic]:
+    """Read off the ranking of labels; of classes, the mean over those that occur, each against the rest."""
+
+    def define(question: Question) -> Statistic:
+        question.check_labels()
+        present = np.unique(question.labels)
+        if question.predicted.ndim == 2:
+            if len(present) < 2:
+                only = int(present[0])
+                raise UndefinedMetric(f"every label is class {only}: it takes two classes or more.")
+            return Average([read(question.ranking(int(number))) for number in present])
+        if len(present) < 2:
+            only = int(present[0])
+            raise UndefinedMetric(
+                f"every label is {only}: it takes both classes to rank one above the other."
+            )
+        return read(question.ranking())
+
+    return define
+
+
+def _mean(
+    loss: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    finish: Callable[[np.ndarray], np.ndarray] = lambda mean: mean,
+) -> Callable[[Question], Statistic]:
+    """The mean over labels of `loss(predictions, labels)` (label,), and what is made of it."""
+
+    def define(question: Question) -> Statistic:
+        question.check_labels()
+        each = loss(question.predicted, question.labels)
+        sums = question.sums([each, np.ones(len(each))])
+        return Means(sums, lambda total: finish(total[:, 0] / total[:, 1]))
+
+    return define
+
+
+def _right(p: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return (p.argmax(1) if p.ndim == 2 else (p > 0.5)) == y
+
+
+def _squared(p: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if p.ndim == 1:
+        return (p - y) ** 2
+    return (p**2).sum(1) + 1 - 2 * np.take_along_axis(p, y[:, None], 1)[:, 0]
+
+
+def _surprise(p: np.ndarray, y: np.ndarray) -> np.ndarray:
+    true = np.take_along_axis(p, y[:, None], 1)[:, 0] if p.ndim == 2 else np.where(y == 1, p, 1 - p)
+    # Probabilities of exactly 0 come from rounding: as far from it as float64 can tell.
+    return -np.log(np.maximum(true, np.finfo(np.float64).eps))
+
+
+def _calibration_error(question: Question) -> Statistic:
+    """The distance of what was predicted in a bin from what came true, weighted by its labels."""
+    question.check_labels()
+    p, y = question.predicted, question.labels
+    place = np.searchsorted(np.linspace(0, 1, BINS + 1), p, side="right") - 1
+    gaps = [np.where(place == number, p - y, 0.0) for number in range(BINS + 1)]
+    sums = question.sums([*gaps, np.ones(len(p))])
+    return Means(sums, lambda total: np.abs(total[:, :-1]).sum(1) / total[:, -1])
+
+
+def _explained(question: Question) -> Statistic:
+    """R²: the share of the labels' variance that is explained."""
+    question.check_labels()
+    p, y = question.predicted, question.labels
+    if (y == y[0]).all():
+        raise UndefinedMetric(f"every label is {float(y[0]):g}: there is nothing to explain.")
+    # Distances from the mean of all: squares of labels far from 0 would drown what they differ by.
+    away = y - y.mean()
+    sums = question.sums([(p - y) ** 2, away, away**2, np.ones(len(y))])
+
+    def finish(total: np.ndarray) -> np.ndarray:
+        errors, from_mean, squared, count = total.T
+        variance = squared - from_mean**2 / count
+        alike = variance <= 1e-12 * squared  # one label all over: nothing to explain
+        return np.where(alike, np.nan, 1 - errors / variance)
+
+    return Means(sums, finish)
+
+
+_TWO = ("binary", "multilabel")
+_CLASSES = ("binary", "multiclass", "multilabel")
+_NUMBERS = ("regression",)
+
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("auc", "AUROC", "max", _CLASSES, _ranked(lambda r: r.auc)),
+        Metric("auprc", "AUPRC", "max", _TWO, _ranked(lambda r: r.auprc)),
+        Metric(
+            "sensitivity",
+            "Sensitivity at 90 % specificity",
+            "max",
+            _TWO,
+            _ranked(lambda r: r.sensitivity),
+        ),
+        Metric("accuracy", "Accuracy", "max", _CLASSES, _mean(_right)),
+        Metric("brier", "Brier score", "min", _CLASSES, _mean(_squared)),
+        Metric("log_loss", "Log loss", "min", _CLASSES, _mean(_surprise)),
+        Metric("ece", "Calibration error", "min", _TWO, _calibration_error, resampled=False),
+        Metric("rmse", "RMSE", "min", _NUMBERS, _mean(_squared, np.sqrt), in_units=True),
+        Metric("mae", "MAE", "min", _NUMBERS, _mean(lambda p, y: np.abs(p - y)), in_units=True),
+        Metric("r2", "R²", "max", _NUMBERS, _explained),
+    )
+}
+"""The metrics by name. "auc" of a multiclass task is the mean over the classes that occur, each
+against the rest."""

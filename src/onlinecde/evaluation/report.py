@@ -1,0 +1,347 @@
+"""One page for one evaluation: a single HTML file that needs nothing else, light or dark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onlinecde.evaluation.estimates import Difference, Estimate, shown
+from onlinecde.evaluation.metrics import metric_title, questions
+from onlinecde.evaluation.naive import NaiveScore
+from onlinecde.evaluation.results import Evaluation, compare
+from onlinecde.files import replace_file
+from onlinecde.plots import evaluation_curves as curves
+from onlinecde.plots.inline_svg import inline_svg
+from onlinecde.plots.trajectories import Trajectory, trajectory_figure
+
+_MINUS = "\u2212"
+
+
+def report(
+    evaluation: Evaluation,
+    *,
+    against: Sequence[Evaluation] = (),
+    log: Sequence[Mapping[str, Any]] = (),
+    trajectories: Sequence[Trajectory] = (),
+) -> str:
+    """The page as text: metrics with intervals, curves, streams as time goes.
+
+    `against` are evaluations of other models on the same split; `log` holds the epochs of the run
+    (`read_log`), `trajectories` what `follow` gives.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("onlinecde.evaluation"), autoescape=True, undefined=StrictUndefined
+    )
+    figures = [(Markup(svg), caption) for svg, caption in _figures(evaluation, against, log)]
+    return environment.get_template("evaluation.html").render(
+        evaluation=evaluation,
+        subtitle=_subtitle(evaluation),
+        lead=_lead(evaluation),
+        **_metric_table(evaluation, against),
+        folds=_folds(evaluation, against),
+        models=[one.model for one in (evaluation, *against)],
+        metric=evaluation.title_of(evaluation.metric),
+        how=_how(evaluation, against),
+        figures=figures,
+        naive_scores=[_naive(one) for one in evaluation.naive],
+        before_event=[_bin(one) for one in evaluation.before_event],
+        before_event_note=_before_event_note(evaluation),
+        alarms=_alarms(evaluation),
+        trajectories=[
+            Markup(inline_svg(trajectory_figure(one), f"{one.title}: {one.says} as time goes"))
+            for one in trajectories
+        ],
+        trajectories_note=_reading(trajectories, evaluation),
+        number=_number,
+        footer=", ".join(f"{name} {version}" for name, version in evaluation.versions.items()),
+    )
+
+
+def write_report(path: str | os.PathLike[str], page: str) -> Path:
+    """Write a page; whoever looks finds the old one or the new one, never half of it."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(target, page)
+    return target
+
+
+def _number(value: float | None, size: float | None = None) -> str:
+    """As `shown`, with three figures after the point; a dash for none."""
+    return "\u2013" if value is None else shown(value, size=size, digits=3)
+
+
+def _cell(
+    found: Estimate | Difference, *, size: float | None = None, sign: bool = False
+) -> tuple[str, str]:
+    """A value and its interval as a page shows them; the interval is empty where there is none.
+
+    `size`: the largest of what it stands beside, its own by default.
+    """
+    size = abs(found.value) if size is None and found.value is not None else size
+    value = _number(found.value, size)
+    if sign and found.value is not None and found.value > 0:
+        value = "+" + value
+    spread = ""
+    if found.low is not None and found.high is not None:
+        spread = f"{_number(found.low, size)} to {_number(found.high, size)}"
+    return value.replace("-", _MINUS), spread.replace("-", _MINUS)
+
+
+def _subtitle(evaluation: Evaluation) -> str:
+    per = "one label a stream" if evaluation.per == "stream" else "a label at every row"
+    split = f"{evaluation.split.capitalize()} split"
+    if evaluation.fold is not None:
+        split += f" of {evaluation.fold}"
+    text = (
+        f"{split}: {evaluation.streams:,} streams of "
+        f"{evaluation.subjects:,} subjects, {evaluation.labels_given:,} labels"
+    )
+    if evaluation.positive is not None and evaluation.labels_given:
+        share = 100 * evaluation.positive / evaluation.labels_given
+        text += f" ({share:.1f} % positive)"
+    return f"{text}. {evaluation.kind.capitalize()}, {per}."
+
+
+def _lead(evaluation: Evaluation) -> list[tuple[str, str, str]]:
+    """The metric the task is judged by, and beside it the best possible where that is known."""
+    if evaluation.metric not in evaluation.metrics:
+        return []
+    title = evaluation.title_of(evaluation.metric)
+    found = [(*_cell(evaluation.metrics[evaluation.metric]), title)]
+    known = evaluation.reference
+    if known is not None and evaluation.metric in known.metrics:
+        value, _ = _cell(known.metrics[evaluation.metric])
+        found.append((value, "", f"best possible {title}"))
+    return found
+
+
+def _metric_table(evaluation: Evaluation, against: Sequence[Evaluation]) -> dict[str, Any]:
+    differences = [compare(evaluation, other) for other in against]
+    columns = [evaluation.model]
+    for other in against:
+        columns += [other.model, "difference"]
+    if evaluation.reference is not None:
+        columns.append(curves.KNOWN)
+    rows = []
+    for name, found in evaluation.metrics.items():
+        others = [one.metrics.get(name, Estimate(None)) for one in against]
+        size = max(abs(one.value or 0.0) for one in (found, *others))
+        cells = [_cell(found, size=size)]
+        for other, difference in zip(others, differences, strict=True):
+            cells.append(_cell(other, size=size))
+            cells.append(_cell(difference.get(name, Difference(None)), size=size, sign=True))
+        if evaluation.reference is not None:
+            cells.append(_cell(evaluation.reference.metrics.get(name, Estimate(None)), size=size))
+        rows.append(
+            {
+                "title": evaluation.title_of(name),
+                "main": name == evaluation.metric,
+                "cells": cells,
+                "reason": found.reason if found.value is None else None,
+            }
+        )
+    return {"columns": columns, "rows": rows}
+
+
+def _folds(evaluation: Evaluation, against: Sequence[Evaluation]) -> list[dict[str, Any]]:
+    """The metric the task is judged by, of each model on each fold."""
+    return [
+        {
+            "fold": one.fold.capitalize(),
+            "streams": f"{one.streams:,}",
+            "scores": [
+                _number(model.folds[place].metrics.get(evaluation.metric)).replace("-", _MINUS)
+                for model in (evaluation, *against)
+            ],
+        }
+        for place, one in enumerate(evaluation.folds)
+    ]
+
+
+def _how(evaluation: Evaluation, against: Sequence[Evaluation]) -> str:
+    parts = []
+    if evaluation.folds:
+        parts.append(
+            f"Each value is the mean over {len(evaluation.folds)} folds: every stream of theirs is tested once, by a "
+            "model that was trained on the other folds. Subjects are drawn again within each fold."
+        )
+    if evaluation.bootstrap and evaluation.subjects > 1:
+        parts.append(
+            f"Beneath each value: the interval that holds 95 % of {evaluation.bootstrap:,} resamples "
+            f"of whole subjects (seed {evaluation.seed})"
+            + ("; differences on the same resamples." if against else ".")
+        )
+    if evaluation.calibration is not None and evaluation.calibration.slope.value is not None:
+        slope, spread = _cell(evaluation.calibration.slope)
+        intercept, _ = _cell(evaluation.calibration.intercept)
+        parts.append(
+            f"Calibration slope {slope}{f' ({spread})' if spread else ''}, intercept {intercept}; "
+            "a perfect model has 1 and 0."
+        )
+    if evaluation.utility_threshold is not None:
+        parts.append(
+            "Utility: the data set's own score of alarms, at the threshold that was best on the "
+            f"validation split, {evaluation.utility_threshold:.4g}."
+        )
+    return " ".join(parts)
+
+
+def _reading(trajectories: Sequence[Trajectory], evaluation: Evaluation) -> str:
+    """How to read the pictures of single streams."""
+    text = "Drawn by lot from the longer streams of the split."
+    if any(one.positive for one in trajectories):
+        several = evaluation.kind == "multiclass"
+        text += f" Shaded: the label is {evaluation.classes[0] if several else 1}."
+    if any(one.event is not None for one in trajectories):
+        text += " Upright line: the event."
+    if any(one.truth is not None for one in trajectories):
+        text += " Dotted: the truth."
+    return f"{text} Beneath: the channels observed most often."
+
+
+def _naive(found: NaiveScore) -> dict[str, Any]:
+    """A line of the table beside naive predictions."""
+    size = max(abs(found.naive), abs(found.model))
+    return {
+        "name": found.name.capitalize(),
+        "metric": metric_title(found.metric) + (f" of {found.output}" if found.output else ""),
+        "cells": [
+            _number(value, size).replace("-", _MINUS) for value in (found.model, found.naive)
+        ],
+        "beaten": found.beaten,
+    }
+
+
+def _bin(found: Any) -> dict[str, Any]:
+    return {
+        "range": f"{found.start:g} to {found.end:g}",
+        "streams": f"{found.streams:,}",
+        "rows": f"{found.rows:,}",
+        "cells": [_cell(found.auc), _cell(found.sensitivity)],
+    }
+
+
+def _before_event_note(evaluation: Evaluation) -> str:
+    """How to read the table by time before the event, or why there is none; empty where it has no meaning."""
+    if evaluation.event_source is None:
+        return ""
+    came = (
+        "Rows this long before the event, against all rows of streams without one."
+        if evaluation.before_event
+        else "No stream of the split has an event after its first row."
+    )
+    return f"{came} Event time: {evaluation.event_source}."
+
+
+def _alarms(evaluation: Evaluation) -> str:
+    found = evaluation.alarms
+    if found is None:
+        return ""
+    text = (
+        f"First alarms, at the threshold that {100 * found.alarmed:.0f} % of streams without an event "
+        f"ever exceed: {found.caught:,} of {found.events:,} events were seen before they came"
+    )
+    if found.lead is None:
+        return text + "."
+    low, middle, high = found.lead
+    return (
+        f"{text}, half of them {middle:.1f} {evaluation.time_unit} ahead or more "
+        f"(quartiles {low:.1f} and {high:.1f})."
+    )
+
+
+def _figures(
+    evaluation: Evaluation, against: Sequence[Evaluation], log: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, str]]:
+    shown = {one.model: one for one in (evaluation, *against)}
+    if evaluation.reference is not None:
+        shown[curves.KNOWN] = evaluation.reference
+    found: list[tuple[str, str]] = []
+
+    def add(figure: Any, label: str, caption: str = "") -> None:
+        found.append((inline_svg(figure, label), caption))
+
+    if evaluation.kind == "binary" and not evaluation.folds:
+        _binary_figures(shown, evaluation, add)
+    if evaluation.confusion:
+        add(
+            curves.confusion_figure(evaluation.confusion, evaluation.classes),
+            "Confusion matrix",
+            "Share of each true class, by colour: right in blue, wrong in orange.",
+        )
+    if evaluation.kind == "regression" and not evaluation.folds:
+        asked = questions("regression", evaluation.probabilities, evaluation.labels)
+        names = [one.name for one in evaluation.per_output] or [""]
+        for name, (said, true, _) in zip(names, asked, strict=True):
+            if len(true):
+                label = "Predicted and true numbers" + f" of {name}" * bool(name)
+                add(curves.predicted_figure(true.numpy(), said.numpy()), label, name)
+    if log:
+        metric = evaluation.metric
+        add(curves.training_figure(log, metric, evaluation.title_of(metric)), "Losses by epoch")
+    return found
+
+
+def _binary_figures(shown: Mapping[str, Evaluation], evaluation: Evaluation, add: Any) -> None:
+    roc, precision, bins, hours = {}, {}, {}, {}
+    models = list(shown)
+    for name, one in shown.items():
+        auc = one.metrics.get("auc")
+        if auc is None or auc.value is not None:
+            curve = _rank_curves(one)
+            if curve is not None:
+                roc[name], precision[name] = curve
+        if one.calibration is not None:
+            bins[name] = [
+                (b.predicted, b.observed, _nan(b.low), _nan(b.high)) for b in one.calibration.bins
+            ]
+        table = [
+            (b.start, b.end, b.auc.value, _nan(b.auc.low), _nan(b.auc.high))
+            for b in one.before_event
+            if b.auc.value is not None
+        ]
+        if table:
+            hours[name] = table
+    if roc:
+        add(curves.roc_figure(roc, models), "ROC curve")
+        rate = (evaluation.positive or 0) / max(evaluation.labels_given, 1)
+        add(curves.precision_recall_figure(precision, rate, models), "Precision and recall")
+    if bins:
+        add(
+            curves.calibration_figure(bins, models),
+            "Observed share against predicted risk",
+            "Labels in ten bins of like risk; on the line, a risk is what it says.",
+        )
+    if hours:
+        add(
+            curves.before_event_figure(hours, evaluation.time_unit, models=models),
+            "AUROC by time before the event",
+        )
+
+
+def _rank_curves(evaluation: Evaluation) -> tuple[Any, Any] | None:
+    """The ROC curve (false positive rate, recall) and the curve (recall, precision)."""
+    predicted, true, _ = questions("binary", evaluation.probabilities, evaluation.labels)[0]
+    if not len(true) or bool((true == true[0]).all()) or not bool(predicted.isfinite().all()):
+        return None
+    scores, labels = predicted.numpy(), true.numpy()
+    order = np.argsort(-scores, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)
+    hits = np.cumsum(labels[order])[ends]
+    alarms = ends + 1.0
+    recall, false = hits / hits[-1], (alarms - hits) / (alarms[-1] - hits[-1])
+    return (np.append(0.0, false), np.append(0.0, recall)), (
+        np.append(recall[::-1], 0.0),
+        np.append((hits / alarms)[::-1], 1.0),
+    )
+
+
+def _nan(value: float | None) -> float:
+    return float("nan") if value is None else value

@@ -1,0 +1,162 @@
+"""`Problem`, all there is to say about one solve, and `Backend`, what may solve it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from onlinecde.solvers.fields import VectorField
+from onlinecde.solvers.runge_kutta import Tableau
+from onlinecde.solvers.segments import PathSegments
+
+Gradient = Literal["exact", "backprop", "adjoint"]
+BackendName = Literal["auto", "torch", "cpu", "gpu"]
+Precision = Literal["highest", "high"]
+Returns = Literal["knots", "rows", "end"]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """When an adaptive step is accepted: its error within `atol + rtol |z|`, root mean square over hidden."""
+
+    rtol: float
+    atol: float
+    joint: bool
+    """One error and one step for the whole batch, as torchdiffeq does; else one a stream."""
+    max_steps: int
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What gradients are asked of."""
+
+    z0: bool = False
+    time: bool = False
+    slopes: bool = False
+    drive: bool = False
+    field: bool = False
+
+    @property
+    def path(self) -> bool:
+        """Whether gradients of the path itself are."""
+        return self.time or self.slopes
+
+    @property
+    def any(self) -> bool:
+        return self.z0 or self.path or self.drive or self.field
+
+
+NOTHING = Needs()
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One solve of `dz = f(z) dX` from z0: along what, of which field, by which method, and what is wanted."""
+
+    segments: PathSegments
+    field: VectorField
+    z0: Tensor
+    """(stream, hidden), in the segments' order of streams"""
+    table: Tableau
+    where: Callable[[int, float], str]
+    """Names the stream at a place and the time at a knot, for errors."""
+    tolerance: Tolerance | None = None
+    """None with fixed steps."""
+    returns: Returns = "knots"
+    gradient: Gradient = "exact"
+    backend: BackendName = "auto"
+    precision: Precision = "highest"
+    capture: bool = False
+    """Whether it goes into a CUDA graph: a launch costs next to nothing, and no number can be looked at."""
+    across: bool = False
+    """Whether adaptive steps may pass the knots."""
+    needs: Needs = NOTHING
+
+    @property
+    def every(self) -> int:
+        """z is wanted at every so many knots, the first included."""
+        return 1 if self.returns == "knots" else self.segments.per_row
+
+    @property
+    def path_inputs(self) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        """(time, slopes, drive), which gradients may be asked of."""
+        return self.segments.time, self.segments.slopes, self.segments.drive
+
+    def prepared(self) -> Problem:
+        """The problem with what its field sees of the path, and what needs gradients."""
+        segments = self.segments.shown_to(self.field)
+        needs = NOTHING
+        if torch.is_grad_enabled():
+            inputs = (self.z0, segments.time, segments.slopes, segments.drive)
+            wanted = (x is not None and x.requires_grad for x in inputs)
+            needs = Needs(*wanted, field=any(p.requires_grad for p in self.field.parameters()))
+        return replace(self, segments=segments, needs=needs)
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """What a backend's forward gives."""
+
+    z: Tensor
+    """(knot, stream, hidden)"""
+    reason: str = ""
+    """Why this backend, in words."""
+    tape: Any = None
+    """What its backward needs besides z and the weights."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """Gradients of all that goes into a solve; None where they were not asked for."""
+
+    z0: Tensor
+    time: Tensor | None
+    slopes: Tensor | None
+    drive: Tensor | None
+    weights: tuple[Tensor | None, ...]
+
+
+class Backend(ABC):
+    """Code that solves with fixed steps, and finds exact gradients.
+
+    `unsupported` says in words why it cannot take a problem, or None.
+    """
+
+    name: str
+    """As `Solution.backend` gives it."""
+    device: str | None = None
+    """The kind of device that it has kernels for; None for plain torch."""
+    skips_knots = False
+    """Whether it gives z at every `problem.every`-th knot, not at all of them."""
+    saves_states = True
+    """Whether its backward reads z: then a change of z in place is noticed."""
+    saves_weights = True
+    """Whether its backward reads the weights themselves: a change in place is noticed."""
+
+    @abstractmethod
+    def unsupported(self, problem: Problem) -> str | None:
+        """Why it cannot take a problem, or None where it can."""
+
+    @abstractmethod
+    def weights(self, problem: Problem) -> tuple[Tensor, ...]:
+        """The tensors it reads of the field: parameters, or differentiable functions of them."""
+
+    @abstractmethod
+    def forward(self, problem: Problem, weights: tuple[Tensor, ...]) -> Solved:
+        """z at the knots; what `backward` needs is kept where `problem.needs` any gradient."""
+
+    @abstractmethod
+    def backward(
+        self,
+        problem: Problem,
+        solved: Solved,
+        weights: tuple[Tensor, ...],
+        g: Tensor,
+        needs: Needs,
+    ) -> Gradients:
+        """Exact gradients, from those of z at the knots (knot, stream, hidden)."""

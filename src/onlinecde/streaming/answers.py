@@ -1,0 +1,156 @@
+"""What is known of streams now: one stream, all of them, the times they may be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onlinecde.streaming.errors import StreamingError
+from onlinecde.streaming.events import Answers
+from onlinecde.streaming.pipeline.integrate import predict
+from onlinecde.streaming.state import EngineState
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """One stream, without asking the model anything."""
+
+    stream: str
+    rows: int
+    first_time: float | None
+    """of its first row; None before it"""
+    last_time: float | None
+    """of its newest row; what may be asked starts here"""
+    outputs: tuple[float, ...] | None
+    """What the model said after the newest row"""
+    probabilities: tuple[float, ...] | None
+    static: tuple[float, ...] | None
+    origin: float | None
+    """Wall clock (seconds) at the stream's time 0, where it was given"""
+    received: float | None
+    """Wall clock (seconds) of the last commit that changed it"""
+    resident: bool
+    """Whether its state is in memory now; where not, the first question or event brings it back"""
+    notes: tuple[str, ...] = ()
+    """What is worth saying of the static features it was opened with just now"""
+
+
+@dataclass(frozen=True, eq=False)
+class Overview:
+    """All streams that have a row, as columns, by name."""
+
+    streams: tuple[str, ...]
+    rows: np.ndarray
+    """(stream,) int64"""
+    last_times: np.ndarray
+    """(stream,): time of the newest row"""
+    outputs: np.ndarray
+    """(stream, output) after the newest row"""
+    probabilities: np.ndarray
+    """(stream, output)"""
+    previous: np.ndarray
+    """(stream,): the watched probability after the row before the newest, NaN where there is none: the trend"""
+    received: np.ndarray
+    """(stream,): wall clock (seconds) of the last commit that changed it"""
+    origins: np.ndarray
+    """(stream,): wall clock at the stream's time 0, NaN where not given"""
+
+    def __len__(self) -> int:
+        return len(self.streams)
+
+
+def predict_streams(
+    state: EngineState, streams: Sequence[str], slots: np.ndarray, at: Any, clamp: bool
+) -> Answers:
+    """Outputs of streams; at and clamp as in `Engine.predict_many`."""
+    if not len(slots):
+        nothing = np.empty((0, state.model.outputs))
+        return Answers((), np.empty(0), nothing, nothing)
+    times = _times(state, streams, slots, at, clamp)
+    outputs = predict(state.served.live, state.newest(slots), times)
+    return Answers(tuple(streams), times, outputs, state.served.probabilities(outputs))
+
+
+def _times(
+    state: EngineState, streams: Sequence[str], slots: np.ndarray, at: Any, clamp: bool
+) -> np.ndarray:
+    """Times (stream,) to ask streams for, each from its newest row on; at as in `Engine.predict_many`."""
+    last, latest = state.last[slots], state.limits.latest
+    try:
+        asked = last if at is None else np.broadcast_to(np.asarray(at, np.float64), last.shape)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise StreamingError("give a time, or one for each stream.", "time_type") from error
+    for place in np.flatnonzero(np.isinf(last)):
+        raise StreamingError(f"stream {streams[place]!r} has no row yet.", "no_rows")
+    for place in np.flatnonzero(~(asked <= latest)):
+        raise StreamingError(
+            f"stream {streams[place]!r} is asked for at {float(asked[place])!r}: give a time up to "
+            f"{latest!r}.",
+            "time_absurd",
+        )
+    for place in [] if clamp else np.flatnonzero(asked < last):
+        raise StreamingError(
+            f"stream {streams[place]!r} is asked for at {float(asked[place])!r}, its newest row is at "
+            f"{float(last[place])!r}: ask for that time or later.",
+            "before_last_row",
+        )
+    return np.maximum(asked, last)
+
+
+def stream_info(state: EngineState, slot: int, resident: bool = True) -> StreamInfo:
+    """What is known of the stream in a slot."""
+    started = bool(np.isfinite(state.last[slot]))
+    outputs, origin = state.outputs[slot], float(state.origin[slot])
+    return StreamInfo(
+        stream=state.names[slot],
+        rows=int(state.rows[slot]),
+        first_time=float(state.first[slot]) if started else None,
+        last_time=float(state.last[slot]) if started else None,
+        outputs=tuple(outputs.tolist()) if started else None,
+        probabilities=tuple(state.served.probabilities(outputs).tolist()) if started else None,
+        static=state.static.get(slot),
+        origin=None if np.isnan(origin) else origin,
+        received=float(state.received[slot]) if started else None,
+        resident=resident,
+    )
+
+
+def overview(state: EngineState) -> Overview:
+    """All streams with rows, in memory or not, by name."""
+    slots = np.fromiter(state.slot_of.values(), np.int64, len(state))
+    slots = slots[np.isfinite(state.last[slots])]
+    names = [state.names[slot] for slot in slots.tolist()]
+    cached = (state.rows, state.last, state.outputs, state.previous, state.received, state.origin)
+    columns = [column[slots] for column in cached]
+    if len(state) < state.totals.streams:
+        here = set(state.number[slots].tolist())
+        opened = {stream.number: stream for stream in state.store.streams()}
+        away = state.store.states([number for number in opened if number not in here])
+        names += [opened[one.stream].name for one in away]
+        outputs = [np.frombuffer(one.outputs, "<f8") for one in away]
+        more = [
+            np.array([one.rows for one in away], np.int64),
+            np.array([one.time for one in away]),
+            np.array(outputs).reshape(len(away), state.model.outputs),
+            np.array([one.previous for one in away], np.float64),
+            np.array([one.received for one in away]),
+            np.array([opened[one.stream].origin for one in away], np.float64),
+        ]
+        columns = [np.concatenate(pair) for pair in zip(columns, more, strict=True)]
+    order = (
+        np.argsort(np.array(names, dtype=object), kind="stable") if names else np.empty(0, np.int64)
+    )
+    rows, last, outputs, previous, received, origins = (column[order] for column in columns)
+    return Overview(
+        tuple(names[n] for n in order.tolist()),
+        rows,
+        last,
+        outputs,
+        state.served.probabilities(outputs),
+        previous,
+        received,
+        origins,
+    )

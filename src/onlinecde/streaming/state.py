@@ -1,0 +1,479 @@
+"""The state of an engine: the streams in memory, in agreement with a store.
+
+Only this file writes cached arrays, and every commit goes through `EngineState.transaction`. Elsewhere the arrays
+are read-only views.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onlinecde.models import StreamState
+from onlinecde.streaming.codec import StateCodec
+from onlinecde.streaming.errors import (
+    CodecError,
+    ModelMismatch,
+    StoreBusy,
+    StoreFull,
+    StreamingError,
+)
+from onlinecde.streaming.events import Outcome, Refusal
+from onlinecde.streaming.pipeline.validate import Limits
+from onlinecde.streaming.served import ServedModel
+from onlinecde.streaming.settings import EngineSettings
+from onlinecde.streaming.stores.base import Commit, StateRecord, Store, StreamRecord
+
+ASK_AGAIN = 2.0
+"""Seconds after which a store that could not be reached is asked again where memory knows the answer"""
+BEFORE = float("-inf")
+"""Time of the state before a stream's first row"""
+
+
+@dataclass
+class Totals:
+    """Durable counts."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    rows: int = 0
+    alarms: int = 0
+    streams: int = 0
+    next_stream: int = 1
+    channels: tuple[str, ...] = ()
+    """Names of the channels that stored rows point to"""
+    features: tuple[str, ...] = ()
+    """Names of the static features streams were opened with; empty where they are not known"""
+
+    def text(self) -> str:
+        """As a store keeps them."""
+        return json.dumps(
+            {**vars(self), "outcomes": dict(self.outcomes), "refused": dict(self.refused)}
+        )
+
+    @classmethod
+    def read(cls, text: str | None) -> Totals:
+        """What `text` wrote."""
+        if text is None:
+            return cls()
+        content = json.loads(text)
+        counts = {name: Counter(content[name]) for name in ("outcomes", "refused")}
+        names = {name: tuple(content.get(name, ())) for name in ("channels", "features")}
+        return cls(**{**content, **counts, **names})
+
+    def copy(self) -> Totals:
+        """Totals that may be changed, with a count of every outcome."""
+        outcomes = Counter({outcome.name.lower(): 0 for outcome in Outcome})
+        outcomes.update(self.outcomes)
+        return replace(self, outcomes=outcomes, refused=Counter(self.refused))
+
+    def count(self, outcomes: np.ndarray, refusals: Mapping[int, Refusal]) -> None:
+        """Add the outcomes of a micro-batch, (event,)."""
+        ended = np.bincount(outcomes, minlength=len(Outcome))
+        self.outcomes.update({one.name.lower(): int(ended[one]) for one in Outcome})
+        self.refused.update(refusal.code for refusal in refusals.values())
+
+
+@dataclass
+class Transaction:
+    """A commit that is being put together, with the totals after it; memory follows once it is durable."""
+
+    commit: Commit
+    totals: Totals
+    then: list[Callable[[], object]] = field(default_factory=list)
+    """What to do to memory when the store has the commit, in this order"""
+
+
+@dataclass(frozen=True, eq=False)
+class Changed:
+    """The streams that a micro-batch gave rows, each (stream,), as they are after it."""
+
+    slots: np.ndarray
+    rows: np.ndarray
+    since: np.ndarray
+    """Rows since the newest checkpoint"""
+    first: np.ndarray
+    last: np.ndarray
+    previous: np.ndarray
+    """Watched probability after the row before the newest"""
+    watched: np.ndarray
+    outputs: np.ndarray
+    checkpointed: np.ndarray
+    """Time of the newest checkpoint"""
+
+
+class Recent(NamedTuple):
+    """One of the states that a stream keeps in memory."""
+
+    place: int
+    age: int
+    """0 for the newest, 1 for the one before, ..."""
+    time: float
+
+
+class EngineState:
+    """The streams of a store that are in memory: a slot for each; nothing here locks.
+
+    Slot s keeps its newest states at places `s * recent` and on, a ring: `at` is the newest, `kept` how many hold
+    a state, `times` when. What the arrays say of a slot is what the store says of its stream.
+
+    Args:
+        served: the model.
+        store: where the streams are.
+        settings: of the engine.
+    """
+
+    number: np.ndarray
+    rows: np.ndarray
+    since: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    previous: np.ndarray
+    watched: np.ndarray
+    received: np.ndarray
+    origin: np.ndarray
+    checkpointed: np.ndarray
+    outputs: np.ndarray
+
+    def __init__(self, served: ServedModel, store: Store, settings: EngineSettings) -> None:
+        served.check_device()
+        self.served, self.model, self.store, self.settings = served, served.model, store, settings
+        self.limits = Limits.of(self.model, settings.horizon)
+        self.blank: StreamState = served.begin(
+            [0.0] * self.model.static if self.model.static else None
+        )
+        self.codec = StateCodec(self.blank, served.hash)
+        self.sequence, self.totals = -1, Totals()
+        self._doubtful = True
+        """Whether what is in memory may not be what is in the store"""
+        self._torn = False
+        """Whether memory is being brought up to date; after a failure, that it is neither old nor new"""
+        self._ask_again = 0.0
+        self._clear()
+
+    def _clear(self) -> None:
+        """Begin with nothing in memory."""
+        recent, integer = self.settings.recent, np.empty(0, np.int64)
+        self.slot_of: dict[str, int] = {}
+        self.names: list[str] = []
+        self.static: dict[int, tuple[float, ...]] = {}
+        self._free: list[int] = []
+        self._capacity = 0
+        self._states = self.blank
+        self._columns = {
+            **dict.fromkeys(("number", "rows", "since", "touched", "at", "kept"), integer),
+            **dict.fromkeys(("first", "last", "previous", "watched", "received"), np.empty(0)),
+            **dict.fromkeys(("origin", "checkpointed"), np.empty(0)),
+            "outputs": np.empty((0, self.model.outputs)),
+            "times": np.empty((0, recent)),
+        }
+        self._grow(64)
+
+    def _grow(self, capacity: int) -> None:
+        """Make room for more streams."""
+        more, recent = capacity - self._capacity, self.settings.recent
+        for name, old in self._columns.items():
+            column = np.concatenate([old, np.zeros((more, *old.shape[1:]), old.dtype)])
+            self._columns[name] = column
+            if name in EngineState.__annotations__:
+                view = column.view()
+                view.flags.writeable = False
+                setattr(self, name, view)
+
+        def wider(old: Tensor) -> Tensor:
+            new = torch.zeros((capacity * recent, *old.shape[1:]), dtype=old.dtype)
+            if self._capacity:
+                new[: len(old)] = old
+            return new
+
+        self._states = self._states._map(wider)
+        self._free += range(capacity - 1, self._capacity - 1, -1)
+        self.names += [""] * more
+        self._capacity = capacity
+
+    def __len__(self) -> int:
+        return len(self.slot_of)
+
+    # Reading what is in memory
+
+    def newest(self, slots: np.ndarray) -> StreamState:
+        """The newest state of each of some streams."""
+        return self.states_at(self.newest_places(slots))
+
+    def newest_places(self, slots: np.ndarray) -> np.ndarray:
+        """Where the newest states of some streams are."""
+        return slots * self.settings.recent + self._columns["at"][slots]
+
+    def states_at(self, places: np.ndarray) -> StreamState:
+        """States at some places."""
+        index = torch.from_numpy(places)
+        return self._states._map(lambda tensor: tensor.index_select(0, index))
+
+    def recent_before(self, slot: int, time: float) -> Recent | None:
+        """The newest state in memory that is from before a time; None where none is."""
+        newest, times = int(self._columns["at"][slot]), self._columns["times"][slot]
+        for age in range(int(self._columns["kept"][slot])):
+            at = (newest - age) % len(times)
+            if times[at] < time:
+                return Recent(slot * len(times) + at, age, float(times[at]))
+        return None
+
+    # Agreement with the store
+
+    @contextmanager
+    def transaction(
+        self, received: float, write: Callable[[Transaction], None] | None = None
+    ) -> Iterator[Transaction]:
+        """Everything one commit changes: durable when the block ends, and then in memory.
+
+        Where anything fails, memory is doubtful, and `settle` compares it with the store before the next use.
+
+        Args:
+            received: the wall clock, seconds.
+            write: writes to the store instead of `Store.commit`, without giving the store a new sequence.
+        """
+        change = Transaction(Commit(self.sequence + 1, received, ""), self.totals.copy())
+        try:
+            yield change
+            change.commit.totals = change.totals.text()
+            if write is None:
+                self.store.commit(change.commit)
+            else:
+                write(change)
+            self._torn = True
+            for act in change.then:
+                act()
+            # Last: where memory was not brought up to date, the sequences differ, and it is read anew.
+            if write is None:
+                self.sequence = change.commit.sequence
+            self.totals, self._torn = change.totals, False
+        except BaseException:
+            if write is not None:
+                # It may be done all the same, and no commit's sequence would tell: read everything anew.
+                self.sequence = -1
+            self._doubtful = True
+            raise
+
+    def reread(self) -> None:
+        """Read everything anew before the next use."""
+        self._doubtful, self.sequence = True, -1
+
+    def settle(self) -> None:
+        """Begin from what is in the store, if a commit failed or none was made yet."""
+        if not self._doubtful:
+            return
+        head = self.store.head()
+        self._ask_again = 0.0
+        if head.model is not None and head.model != self.served.hash:
+            raise ModelMismatch(
+                f"the store belongs to model {head.model[:12]}, this is {self.served.hash[:12]}: serve "
+                "that model, or give rebuild=True (`onlinecde serve --rebuild`) to integrate its stored rows "
+                "again under this one."
+            )
+        if head.model is None:
+            self.store.adopt(self.served.hash)
+        if head.sequence == self.sequence:
+            # Nothing was committed, and memory changes only after that.
+            self._drop_unopened()
+            self._doubtful = False
+            return
+        self.sequence, self.totals = head.sequence, Totals.read(head.totals)
+        self.totals.channels = self.served.channels
+        self.totals.features = self.served.schema.features
+        self._clear()
+        self._doubtful = self._torn = False
+
+    def settle_to_read(self) -> None:
+        """`settle`; but where the store is away for now, memory still has what was acknowledged last."""
+        torn = self._torn or self.sequence < 0
+        if not self._doubtful or (not torn and time.monotonic() < self._ask_again):
+            return
+        try:
+            self.settle()
+        except (StoreBusy, StoreFull):
+            if torn:
+                raise
+            self._drop_unopened()
+            self._ask_again = time.monotonic() + ASK_AGAIN
+
+    def _drop_unopened(self) -> None:
+        """Drop the streams that a commit was to open."""
+        numbers, slots = self.number, list(self.slot_of.values())
+        self.drop([slot for slot in slots if numbers[slot] >= self.totals.next_stream])
+
+    # Bringing streams into memory, and letting them go
+
+    def preload(self) -> None:
+        """Bring the streams changed last into memory, as many as may be there."""
+        self.load(self.store.streams(self.store.newest(self.settings.resident)))
+
+    def load(self, streams: Sequence[StreamRecord]) -> dict[str, StreamingError]:
+        """Bring streams of the store into memory, each as it was; by name, those that cannot be read."""
+        stored = {state.stream: state for state in self.store.states([s.number for s in streams])}
+        begun = [stream for stream in streams if stream.number in stored]
+        unreadable: dict[str, StreamingError] = {}
+        states = None
+        try:
+            if begun:
+                states = self.codec.decode([stored[stream.number].body for stream in begun])
+        except StreamingError as error:
+            if len(streams) == 1:
+                return {streams[0].name: error}
+            for stream in streams:
+                unreadable |= self.load([stream])
+            return unreadable
+        self.add(streams)
+        if states is not None:
+            slots = np.array([self.slot_of[stream.name] for stream in begun])
+            self._restore(slots, [stored[stream.number] for stream in begun], states)
+        return unreadable
+
+    def _restore(
+        self, slots: np.ndarray, records: Sequence[StateRecord], states: StreamState
+    ) -> None:
+        """Give streams in memory the states they have in the store."""
+        columns = self._columns
+        columns["rows"][slots] = [state.rows for state in records]
+        columns["since"][slots] = [state.since for state in records]
+        columns["first"][slots] = [state.first for state in records]
+        columns["last"][slots] = last = np.array([state.time for state in records])
+        columns["received"][slots] = [state.received for state in records]
+        columns["previous"][slots] = np.array([state.previous for state in records], np.float64)
+        outputs = np.frombuffer(b"".join(state.outputs for state in records), "<f8")
+        outputs = outputs.reshape(len(records), self.model.outputs)
+        columns["outputs"][slots] = outputs
+        columns["watched"][slots] = self.watch(outputs)
+        columns["checkpointed"][slots] = np.inf  # not looked up: a cut is asked for in any case
+        columns["kept"][slots] = 0
+        self._push(slots, last, states)
+
+    def add(self, streams: Sequence[StreamRecord]) -> list[int]:
+        """Slots for streams, each in the state before its first row."""
+        slots = [self._add(stream) for stream in streams]
+        if slots:
+            if self.model.static:
+                states = type(self.blank).concatenate([self.begin(slot) for slot in slots])
+            else:
+                states = self.blank[torch.zeros(len(slots), dtype=torch.int64)]
+            self._push(np.array(slots), np.full(len(slots), BEFORE), states)
+        return slots
+
+    def _add(self, stream: StreamRecord) -> int:
+        """A slot for a stream, still without any state."""
+        if not self._free:
+            self._grow(2 * self._capacity)
+        slot, columns = self._free.pop(), self._columns
+        self.names[slot], self.slot_of[stream.name] = stream.name, slot
+        columns["number"][slot] = stream.number
+        columns["origin"][slot] = np.nan if stream.origin is None else stream.origin
+        for name in ("rows", "since", "kept"):
+            columns[name][slot] = 0
+        for name in ("first", "received", "previous", "watched", "outputs"):
+            columns[name][slot] = np.nan
+        columns["last"][slot] = columns["checkpointed"][slot] = BEFORE
+        columns["at"][slot] = self.settings.recent - 1
+        columns["touched"][slot] = self.sequence
+        if stream.static is not None:
+            self.static[slot] = tuple(np.frombuffer(stream.static, "<f8").tolist())
+        return slot
+
+    def begin(self, slot: int) -> StreamState:
+        """The state of a stream before its first row."""
+        return self.served.begin(self.static.get(slot))
+
+    def bring(self, names: Iterable[str]) -> dict[str, StreamingError]:
+        """Bring streams into memory where the store has them; by name, those that cannot be read."""
+        away = [name for name in dict.fromkeys(names) if name not in self.slot_of]
+        if not away:
+            return {}
+        return self.load([stream for stream in self.store.find(away) if stream is not None])
+
+    def slot(self, name: str) -> int:
+        """The slot of a stream, brought into memory where the store has it; -1 for an unknown one."""
+        unreadable = self.bring([name])
+        if name in unreadable:
+            raise CodecError(
+                f"stream {name!r}: {unreadable[name]} `engine.repair(stream)` integrates its stored rows again; "
+                "`forget` (DELETE) drops it."
+            )
+        return self.slot_of.get(name, -1)
+
+    def drop(self, slots: Iterable[int]) -> int:
+        """Drop streams from memory; how many."""
+        count = 0
+        for slot in slots:
+            self.static.pop(slot, None)
+            del self.slot_of[self.names[slot]]
+            self.names[slot] = ""
+            self._free.append(slot)
+            count += 1
+        return count
+
+    def drop_idle(self, since: float) -> int:
+        """Drop the streams that no commit has changed since a wall clock; how many."""
+        received = self.received
+        return self.drop([slot for slot in self.slot_of.values() if received[slot] < since])
+
+    def make_room(self) -> None:
+        """Drop the streams idle longest where there are too many in memory."""
+        over = len(self) - self.settings.resident
+        if over > 0:
+            slots = np.fromiter(self.slot_of.values(), np.int64, len(self))
+            idle = np.argsort(self._columns["touched"][slots], kind="stable")
+            self.drop(slots[idle[: over + self.settings.resident // 10]].tolist())
+
+    # What a commit changes
+
+    def advance(
+        self,
+        commit: Commit,
+        changed: Changed,
+        cuts: Iterable[tuple[int, float]],
+        newer: Iterable[tuple[np.ndarray, np.ndarray, StreamState]],
+    ) -> None:
+        """Bring memory up to a commit.
+
+        Args:
+            commit: what the store has now.
+            changed: the streams it gave rows.
+            cuts: (slot, time): the states of a stream from this time on no longer hold; done first.
+            newer: (slots, times, states), oldest first; no stream twice in one of them.
+        """
+        columns = self._columns
+        for slot, time_ in cuts:
+            while columns["kept"][slot] and columns["times"][slot, columns["at"][slot]] >= time_:
+                columns["kept"][slot] -= 1
+                columns["at"][slot] = (columns["at"][slot] - 1) % self.settings.recent
+        for slots, times, states in newer:
+            self._push(slots, times, states)
+        for name, column in vars(changed).items():
+            if name != "slots":
+                columns[name][changed.slots] = column
+        columns["received"][changed.slots] = commit.received
+        columns["touched"][changed.slots] = commit.sequence
+
+    def _push(self, slots: np.ndarray, times: np.ndarray, states: StreamState) -> None:
+        """A newer state for each of some streams, none of them named twice."""
+        columns, recent = self._columns, self.settings.recent
+        at = (columns["at"][slots] + 1) % recent
+        columns["at"][slots] = at
+        columns["kept"][slots] = np.minimum(columns["kept"][slots] + 1, recent)
+        columns["times"][slots, at] = times
+        index = torch.from_numpy(slots * recent + at)
+        for one in fields(self._states):
+            cached = getattr(self._states, one.name)
+            if cached is not None:
+                cached.index_copy_(0, index, getattr(states, one.name))
+
+    def watch(self, outputs: np.ndarray) -> np.ndarray:
+        """The number alarms look at, (...,) of outputs (..., output)."""
+        return self.served.probabilities(outputs)[..., self.settings.output]

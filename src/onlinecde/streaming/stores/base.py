@@ -1,0 +1,213 @@
+"""What an engine needs of a store: commit a micro-batch whole or not at all, and read it back.
+
+Another store needs these methods and no more; `tests/streaming` runs the same tests on every store. Streams are
+numbered by the engine; bytes are the engine's business (`codec`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from onlinecde.streaming.alarms import Alarm
+
+
+class StreamRecord(NamedTuple):
+    """A stream as it was opened."""
+
+    number: int
+    name: str
+    static: bytes | None
+    origin: float | None
+
+
+class RowRecord(NamedTuple):
+    """A row of a stream and the answer after it."""
+
+    stream: int
+    time: float
+    sequence: int
+    events: bytes
+    more: str | None
+    outputs: bytes
+
+
+class StateRecord(NamedTuple):
+    """The newest state of a stream, with what is shown of it without decoding it."""
+
+    stream: int
+    time: float
+    rows: int
+    since: int
+    """Rows since the newest checkpoint"""
+    first: float
+    """Time of the first row"""
+    previous: float | None
+    """The watched probability after the row before the newest"""
+    received: float
+    outputs: bytes
+    body: bytes
+
+
+class CheckpointRecord(NamedTuple):
+    """The state after one row, kept for good."""
+
+    stream: int
+    time: float
+    body: bytes
+
+
+class RevisedRecord(NamedTuple):
+    """An answer that a late or corrected event changed."""
+
+    stream: int
+    time: float
+    sequence: int
+    outputs: bytes
+
+
+class RefusedRecord(NamedTuple):
+    """An event that was refused, as far as it could be told."""
+
+    stream: str
+    time: str
+    channel: str
+    value: str
+    code: str
+
+
+@dataclass
+class Commit:
+    """Everything one micro-batch changes; all of it becomes durable, or nothing.
+
+    Entries are plain tuples of a record's fields in their order: Python's garbage collector lets go of
+    those, and would look through named ones again and again.
+    """
+
+    sequence: int
+    received: float
+    totals: str
+    """The engine's counters after this commit, as JSON"""
+    opened: list[tuple] = field(default_factory=list)
+    """of `StreamRecord`"""
+    rows: list[tuple] = field(default_factory=list)
+    """of `RowRecord`; new rows, and known ones to be replaced"""
+    states: list[tuple] = field(default_factory=list)
+    """of `StateRecord`"""
+    cuts: list[tuple[int, float]] = field(default_factory=list)
+    """(stream, time): checkpoints from this time on no longer hold; done before `checkpoints`"""
+    checkpoints: list[tuple] = field(default_factory=list)
+    """of `CheckpointRecord`"""
+    revised: list[tuple] = field(default_factory=list)
+    """of `RevisedRecord`"""
+    refused: list[tuple] = field(default_factory=list)
+    """of `RefusedRecord`"""
+    alarms: list[tuple] = field(default_factory=list)
+    """of `Alarm`"""
+
+
+class StoreHead(NamedTuple):
+    """Where a store stands."""
+
+    model: str | None
+    """Hash of the model its states belong to; None for a store that was never used"""
+    sequence: int
+    totals: str | None
+
+
+class Store(Protocol):
+    """Durable home of streams, rows, states and answers. Methods raise `StoreError` where they fail.
+
+    Only one engine may write to a store; a commit whose sequence does not follow the store's own is
+    refused. An engine calls from one thread at a time.
+    """
+
+    def head(self) -> StoreHead:
+        """Where the store stands."""
+        ...
+
+    def adopt(self, model: str) -> None:
+        """Bind a store that was never used to a model."""
+        ...
+
+    def commit(self, commit: Commit) -> None:
+        """Make a micro-batch durable, whole or not at all."""
+        ...
+
+    def check_writable(self) -> None:
+        """Raise `StoreError` where a commit would fail; writes something of no meaning, durably."""
+        ...
+
+    def rebuild(self, model: str, commits: Iterable[Commit]) -> None:
+        """In one transaction: drop all states and checkpoints, apply these commits, bind to the model."""
+        ...
+
+    def find(self, names: Sequence[str]) -> list[StreamRecord | None]:
+        """Streams by name."""
+        ...
+
+    def streams(self, numbers: Sequence[int] | None = None) -> list[StreamRecord]:
+        """Streams by number, default all, in order of number."""
+        ...
+
+    def states(self, numbers: Sequence[int] | None = None) -> list[StateRecord]:
+        """Newest states, default all, in order of number; those of streams without rows are left out."""
+        ...
+
+    def newest(self, most: int) -> list[int]:
+        """The streams changed last, at most so many."""
+        ...
+
+    def rows(
+        self,
+        stream: int,
+        since: float = float("-inf"),
+        until: float = float("inf"),
+        *,
+        newest: int | None = None,
+    ) -> list[RowRecord]:
+        """Rows with since <= time <= until in order of time; at most the `newest` of them."""
+        ...
+
+    def received(self, sequences: Sequence[int]) -> dict[int, float]:
+        """The wall clock of some commits."""
+        ...
+
+    def checkpoint(self, stream: int, before: float) -> CheckpointRecord | None:
+        """The newest checkpoint before a time, that time not included."""
+        ...
+
+    def revised(self, stream: int) -> list[RevisedRecord]:
+        """Answers that were changed later, oldest first."""
+        ...
+
+    def refused(self, most: int = 1000) -> list[RefusedRecord]:
+        """Refused events, newest first."""
+        ...
+
+    def alarms(
+        self, stream: int | None = None, *, unacknowledged: bool = False
+    ) -> list[Alarm[int]]:
+        """Alarms, newest first."""
+        ...
+
+    def acknowledge(self, number: int, at: float, by: str) -> Alarm[int] | None:
+        """Mark an alarm as seen unless it is already; None where there is no such alarm."""
+        ...
+
+    def pruned(self) -> bool:
+        """Whether rows were ever pruned."""
+        ...
+
+    def prune(self, keep: float) -> int:
+        """Delete rows and checkpoints that no row within `keep` of a stream's newest needs; how many rows."""
+        ...
+
+    def forget(self, stream: int, totals: str) -> None:
+        """Delete a stream and all that belongs to it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the store; what was committed stays."""
+        ...
