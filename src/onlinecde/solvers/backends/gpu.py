@@ -31,7 +31,7 @@ DEGREES = (1, 3)
 class GPU(Backend):
     """Fused forward and backward over moved channels, for an `MLPField` in float32.
 
-    With `legs` and `moves`, laid out before, they are those of all its problems.
+    `legs` and `moves`, where given, are those of all its problems, built before.
     """
 
     name, device = "gpu", "cuda"

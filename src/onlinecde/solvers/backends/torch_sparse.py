@@ -68,7 +68,7 @@ class TorchSparse(Backend):
 
 
 class _Sweep:
-    """The way back over the segments, and the gradients it adds up."""
+    """The backward sweep over the segments, and the gradients it adds up."""
 
     def __init__(
         self, problem: Problem, solved: Solved, weights: tuple[Tensor, ...], needs: Needs
