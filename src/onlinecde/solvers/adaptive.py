@@ -68,7 +68,7 @@ def rate_for(
         u = (s - segment[:, None]).to(z.dtype)
         seen = None
         if drive is not None:
-            if drive.ndim == 3:
+            if not segments.cubic:
                 ends_of = (drive[segment, steps.streams], drive[segment + 1, steps.streams])
                 seen = torch.stack(ends_of)
             else:
@@ -76,7 +76,7 @@ def rate_for(
         if time is None:
             dx = slope_at(slopes[segment, steps.streams], u)
         else:
-            timed = (segment % 2 == 0)[:, None]
+            timed = torch.as_tensor(segments.is_time_leg(segment))[:, None]
             leg = segment // 2
             alone = torch.where(timed, time[leg, steps.streams, None], 0.0)
             values = torch.where(timed, 0.0, slopes[leg, steps.streams, 0])

@@ -90,8 +90,8 @@ class PathSegments:
         """Value channels, without time and counts."""
         return (self.channels - 1) // (2 if self.counts else 1)
 
-    def is_time_leg(self, segment: int) -> bool:
-        """Whether time alone moves on a segment."""
+    def is_time_leg(self, segment: int | Tensor) -> bool | Tensor:
+        """Whether time alone moves on a segment, or on each of several."""
         return self.rectilinear and segment % 2 == 0
 
     def leg(self, segment: int) -> int:
@@ -122,7 +122,7 @@ class PathSegments:
         if self.drive is None:
             return None
         n = self.active_on(segment)
-        if self.drive.ndim == 3:
+        if not self.cubic:
             return self.drive[segment : segment + 2, :n]
         return self.drive[segment, :n].transpose(0, 1)
 

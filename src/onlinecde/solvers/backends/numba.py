@@ -96,7 +96,7 @@ class Numba(Backend):
             g_slopes = g_slopes.permute(1, 3, 0, 2)
         if needs.drive:
             g_drive = torch.from_numpy(g_path.drive)
-            g_drive = g_drive.permute(1, 2, 0, 3) if g_drive.ndim == 4 else g_drive
+            g_drive = g_drive.permute(1, 2, 0, 3) if segments.cubic else g_drive
         inner = [torch.from_numpy(part) for layer in g_field.layers for part in layer]
         return Gradients(
             torch.from_numpy(g_z0),
@@ -146,7 +146,7 @@ def arrays_of(segments: PathSegments, all_observed: bool) -> PathArrays:
     drive = None if segments.drive is None else segments.drive.detach()
     slopes = segments.slopes.detach()
     if segments.time is None:
-        if drive is not None and drive.ndim == 4:
+        if drive is not None and segments.cubic:
             drive = drive.permute(2, 0, 1, 3)
         count, streams, _, channels = slopes.shape
         return dense(

@@ -86,13 +86,14 @@ class SparseColumns:
         self.depth, self.activation = field.depth, ACTIVATIONS[field.activation]
         self.tanh = field.final == "tanh"
         self.parts, self.values = 2 if segments.counts else 1, segments.values
+        self.segments = segments
         self.legs = _plan(segments, self.values, self.parts)
 
     def shares(self, segment: int, dx: Tensor) -> Tensor:
         """How far each row's channels move on a segment: dx itself on a time leg, else (row, part)."""
-        if segment % 2 == 0:
+        if self.segments.is_time_leg(segment):
             return dx
-        return _shares(dx, self.values, self.parts, self.legs[segment // 2])
+        return _shares(dx, self.values, self.parts, self.legs[self.segments.leg(segment)])
 
     def evaluate(
         self,
@@ -112,13 +113,13 @@ class SparseColumns:
             bent.append(after if self.activation.from_output else before)
             inputs.append(after)
         h = inputs[-1]
-        if segment % 2 == 0:
+        if self.segments.is_time_leg(segment):
             column = torch.addmm(weights[-3], h, weights[-4].T)
             if self.tanh:
                 _tanh_in_place(column)
             return column * shares, Stage(inputs, bent, column, None)
         grouped, offset = weights[-2:]
-        leg = self.legs[segment // 2]
+        leg = self.legs[self.segments.leg(segment)]
         rows = h.expand(self.values, -1, -1)
         if leg is not None:
             rows = h.index_select(0, leg.stream).view(self.values, leg.most, -1)
@@ -152,14 +153,14 @@ class SparseColumns:
         """From the gradient of a stage's k: those of y, of its drive, and of the shares if wanted."""
         g_shares = None
         h = stage.inputs[-1]
-        if segment % 2 == 0:
+        if self.segments.is_time_leg(segment):
             if want_shares:
                 g_shares = (g * stage.columns).sum(1, keepdim=True)
             g_columns = self._through_tanh(g * shares, stage.columns)
             collector.stages[self.depth].append((h, g_columns))
             g_h = g_columns @ weights[-4]
         else:
-            leg, grouped = self.legs[segment // 2], weights[-2]
+            leg, grouped = self.legs[self.segments.leg(segment)], weights[-2]
             if leg is None:
                 spread = g.expand(self.values, -1, -1).flatten(0, 1)[:, None]
             else:

@@ -116,7 +116,7 @@ class _Sweep:
     def _add_drive(self, segment: int, n: int, part: Tensor | None) -> None:
         if part is None or self.g_drive is None:
             return
-        if self.g_drive.ndim == 3:
+        if not self.problem.segments.cubic:
             self.g_drive[segment : segment + 2, :n] += part
         else:
             self.g_drive[segment, :n] += part.transpose(0, 1)
