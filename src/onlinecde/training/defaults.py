@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, get_type_hints
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from onlinecde.controls import recommend
 from onlinecde.data import Task
 from onlinecde.models import MODELS, NeuralCDE, OnlineModel
-from onlinecde.models.flat_settings import neural_cde
+from onlinecde.models.flat_settings import maker
 from onlinecde.series import SeriesBatch
 from onlinecde.training.setting_types import remedy
 from onlinecde.training.settings import FitError
@@ -62,15 +62,10 @@ def model_class(name: str) -> type[OnlineModel]:
 MODEL_NAMES = ("neural-cde", "gru", "gru-dt", "gru-dt-intensity", "gru-d", "ode-rnn")
 
 
-def _maker(cls: type[OnlineModel]) -> Callable[..., OnlineModel]:
-    """What builds a model from flat settings."""
-    return neural_cde if cls is NeuralCDE else cls
-
-
 def check_names(name: str, settings: Iterable[str]) -> None:
     """Refuse settings a model does not have, with those it has."""
     cls = model_class(name)
-    allowed = inspect.signature(_maker(cls)).parameters
+    allowed = inspect.signature(maker(cls.__name__)).parameters
     for setting in settings:
         if setting not in allowed:
             near = difflib.get_close_matches(setting, allowed, 1)
@@ -88,8 +83,8 @@ def model_settings(task: Task, name: str, given: Mapping[str, Any] | None = None
     cls = model_class(name)
     given = dict(given or {})
     check_names(name, given)
-    maker = _maker(cls)
-    hints = get_type_hints(maker.__init__ if isinstance(maker, type) else maker)
+    build = maker(cls.__name__)
+    hints = get_type_hints(build.__init__ if isinstance(build, type) else build)
     for setting, value in given.items():
         wanted = remedy(value, hints[setting])
         if wanted is not None:
@@ -216,7 +211,7 @@ def build_model(task: Task, name: str, given: Mapping[str, Any] | None = None) -
 
 def _build(name: str, settings: Mapping[str, Any]) -> OnlineModel:
     try:
-        return _maker(model_class(name))(**settings)
+        return maker(model_class(name).__name__)(**settings)
     except (TypeError, ValueError) as error:
         if isinstance(error, FitError):
             raise
