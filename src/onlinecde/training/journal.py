@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from onlinecde.files import replace_file
+from onlinecde.files import claim, replace_file
 from onlinecde.training.checkpoint import read_checkpoint, write_checkpoint
 from onlinecde.training.settings import FitError
 
@@ -28,7 +28,10 @@ class Journal:
     def __init__(self, folder: Path, about: Mapping[str, Any], *, fresh: bool = False) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(folder)
+        mine = claim(folder / LOCK)
+        if mine is None:
+            raise FitError(f"another process is training in {folder}: wait for it to end.")
+        self._lock = mine
         self._board: Any = None
         try:
             for left in folder.glob(".*.partial"):  # of a process that was killed
@@ -101,7 +104,7 @@ class Journal:
         """Let others write."""
         if self._board is not None:
             self._board.close()
-        os.close(self._lock)
+        self._lock.release()
 
 
 def read_run(folder: Path) -> dict[str, Any] | None:
@@ -169,18 +172,6 @@ def model_folders(folder: str | os.PathLike[str]) -> list[Path]:
     several = sorted([*home.glob("*/run/model"), *home.glob("*/model")])
     own = model_folder(home)
     return several if several and not (own / "manifest.json").exists() else [own]
-
-
-def _lock(folder: Path) -> int:
-    import fcntl
-
-    handle = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise FitError(f"another process is training in {folder}: wait for it to end.") from error
-    return handle
 
 
 def _check_same(folder: Path, known: dict[str, Any], about: Mapping[str, Any]) -> None:
