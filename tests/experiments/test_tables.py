@@ -4,6 +4,7 @@ import inspect
 import re
 
 import pytest
+import torch
 
 import onlinecde as oc
 from onlinecde.data.registry import DATA_SETS
@@ -110,6 +111,8 @@ def test_every_cell_has_settings_its_model_and_its_data_take(name, protocol, bud
         assert cell.protocol.name == protocol
         if BUDGETS[budget].epochs is not None:
             assert cell.fit["epochs"] == BUDGETS[budget].epochs
+        with torch.device("meta"):
+            model_class(cell.column.model)(channels=3, static=1, kind="binary", **cell.model)
 
 
 @pytest.mark.parametrize("name", GRIDS)

@@ -143,9 +143,11 @@ def test_exported_streams_are_taken_in(name):
 def test_a_killed_server_comes_back_with_the_same_answers(tmp_path):
     for file in (GOLDEN / "stores").glob("killed.db*"):
         shutil.copy(file, tmp_path / file.name)
-    settings = ServeSettings(port=0, threshold=0.5)
+    settings = ServeSettings(port=0)
     model = GOLDEN / "models" / "binary"
-    engine, settings = open_engine(model, tmp_path / "killed.db", settings, lateness=1.0)
+    engine, settings = open_engine(
+        model, tmp_path / "killed.db", settings, lateness=1.0, threshold=0.5
+    )
     wanted = kept("killed.json")
     with in_background(create_app(engine, settings), settings) as url:
         told = {name: httpx.get(f"{url}/v1/{name}").json() for name in ("alarms", "model")}

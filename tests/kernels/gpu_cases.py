@@ -348,9 +348,8 @@ def errors(case: Case, device: str, seed: int, capture: bool = False) -> dict[st
     if case.data:
         mask = 1.0
         if laid.observed is not None:
-            mask = torch.cat([laid.observed] * legs.parts, 2)
-        slopes = found.slopes[:, :, 0] if laid.rectilinear else found.slopes
-        pairs["g slopes"] = (slopes * mask, got["slopes"] * mask)
+            mask = torch.cat([laid.observed] * legs.parts, 2)[:, :, None]
+        pairs["g slopes"] = (found.slopes * mask, got["slopes"] * mask)
         if found.time is not None:
             pairs["g time"] = (found.time, got["time"])
     if found.drive is not None:

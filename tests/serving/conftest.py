@@ -43,7 +43,7 @@ def start(small_model):
     with contextlib.ExitStack() as held:
 
         def begin(*, store=None, tokens=None, engine=None, limits=None, port=0, **changes):
-            threshold = changes.get("threshold")
+            threshold = changes.pop("threshold", None)
             if engine is None:
                 engine = Engine(
                     small_model, store or MemoryStore(), channels=CHANNELS, lateness=1.0, threshold=threshold

@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from onlinecde.serving import ServeSettings, ServingError, TokenBook, create_app
-from onlinecde.serving.access import OPEN
+from onlinecde.serving.security import OPEN
 from onlinecde.streaming import Engine
 
 EVENT = {"stream": "a", "time": 0.0, "channel": "lactate", "value": 1.0}

@@ -11,8 +11,8 @@ import torch
 from websockets.sync.client import connect
 
 import onlinecde as oc
-from onlinecde.serving import Limits, schemas
-from onlinecde.serving.board import attention
+from onlinecde.serving import Limits, models
+from onlinecde.serving.overview import attention
 from onlinecde.serving.stream_clock import StreamClock
 from onlinecde.streaming import Engine, StoreBusy, StoreFull
 
@@ -117,15 +117,15 @@ def test_answers_have_the_shape_the_document_says(start):
     client.post("/v1/events", json={"stream": "a", "time": 0, "values": {"lactate": 1.0}})
     client.put("/v1/streams/b", json={"origin": 5.0})
     for path, model in (
-        ("/v1/model", schemas.About),
-        ("/v1/streams", schemas.Streams),
-        ("/v1/streams/a", schemas.Stream),
-        ("/v1/streams/b", schemas.Stream),
-        ("/v1/streams/a/prediction", schemas.Prediction),
-        ("/v1/streams/a/history", schemas.History),
-        ("/v1/streams/a/explanation", schemas.Explanation),
-        ("/v1/alarms", schemas.Alarms),
-        ("/healthz", schemas.Health),
+        ("/v1/model", models.About),
+        ("/v1/streams", models.Streams),
+        ("/v1/streams/a", models.Stream),
+        ("/v1/streams/b", models.Stream),
+        ("/v1/streams/a/prediction", models.Prediction),
+        ("/v1/streams/a/history", models.History),
+        ("/v1/streams/a/explanation", models.Explanation),
+        ("/v1/alarms", models.Alarms),
+        ("/healthz", models.Health),
     ):
         model.model_validate_json(client.get(path).content, strict=True)
 

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onlinecde.serving.event_formats import columns_of, read_events
-from onlinecde.serving.group_commit import merged
+from onlinecde.serving.event_formats import EventReader
 from onlinecde.serving.problems import Problem
-from onlinecde.streaming import Refusal
+from onlinecde.streaming import EventBatch, Refusal
 from onlinecde.streaming.pipeline.validate import is_text
 
 POSITIONS = {"hr": 0, "bp": 1, "lactate": 2}
 NAMES = list(POSITIONS)
+READER = EventReader(POSITIONS)
 
 rows = st.lists(
     st.fixed_dictionaries(
@@ -35,8 +35,11 @@ def as_events(told):
     ]
 
 
-def events_in(columns):
-    batch = merged([columns], NAMES)
+def events_of(told, *features, fault=lambda stream, static: None):
+    return EventReader(POSITIONS, features, static_fault=fault).events_of(told).batch
+
+
+def events_in(batch):
     streams = [batch.streams[i] for i in batch.of]
     return list(
         zip(streams, batch.times, [int(c) for c in batch.channels], batch.values, strict=True)
@@ -57,24 +60,22 @@ def test_every_form_says_the_same(told):
     if len(told) == 1:
         forms.append((json.dumps(told[0]), False))
     for text, ndjson in forms:
-        assert events_in(read_events(text.encode(), ndjson, positions=POSITIONS)) == wanted
+        assert events_in(READER.read(text.encode(), ndjson).batch) == wanted
 
 
 @given(rows, rows)
 def test_requests_merged_keep_their_order(first, second):
-    parts = [columns_of(told, positions=POSITIONS) for told in (first, second)]
-    both = merged(parts, NAMES)
+    parts = [events_of(told) for told in (first, second)]
+    both = EventBatch.joined(parts, NAMES)
     streams = [both.streams[i] for i in both.of]
     assert streams == [e["stream"] for e in as_events(first) + as_events(second)]
     assert len(both) == len(parts[0]) + len(parts[1])
 
 
 def test_a_request_with_junk_leaves_the_others_as_they_were():
-    clean = columns_of([{"stream": "a", "time": 1, "values": {"hr": 2}}], positions=POSITIONS)
-    junk = columns_of(
-        [{"stream": [], "time": "x", "channel": 5, "value": None}], positions=POSITIONS
-    )
-    both = merged([clean, junk], NAMES)
+    clean = events_of([{"stream": "a", "time": 1, "values": {"hr": 2}}])
+    junk = events_of([{"stream": [], "time": "x", "channel": 5, "value": None}])
+    both = EventBatch.joined([clean, junk], NAMES)
     assert both.times == [1.0, "x"]
     assert both.channels == ["hr", 5]
 
@@ -83,7 +84,7 @@ def test_a_request_with_junk_leaves_the_others_as_they_were():
 def test_any_bytes_are_read_or_refused(body, ndjson):
     problem = None
     try:
-        read_events(body, ndjson, positions=POSITIONS)
+        READER.read(body, ndjson)
     except Problem as error:
         problem = error
     assert problem is None or 400 <= problem.status < 500
@@ -109,25 +110,23 @@ anything = st.recursive(
 def test_any_json_is_read_or_refused(told):
     found = problem = None
     try:
-        found = columns_of(told, positions=POSITIONS, features=("age",))
+        found = events_of(told, "age")
     except Problem as error:
         problem = error
     if problem is not None:
         assert problem.status in (413, 422)
         assert problem.field
     else:
-        batch = merged([found], NAMES)
+        batch = EventBatch.joined([found], NAMES)
         assert len(batch) == len(found) > 0
         assert batch.ids is None or len(batch.ids) == len(found)
 
 
 def test_null_in_a_row_is_not_observed():
-    found = columns_of(
-        {"stream": "a", "time": 0, "values": {"hr": None, "bp": 1}}, positions=POSITIONS
-    )
+    found = events_of({"stream": "a", "time": 0, "values": {"hr": None, "bp": 1}})
     assert len(found) == 1
     with pytest.raises(Problem, match="no event"):
-        columns_of({"stream": "a", "time": 0, "values": {"hr": None}}, positions=POSITIONS)
+        events_of({"stream": "a", "time": 0, "values": {"hr": None}})
 
 
 def test_each_channel_of_a_row_has_an_id_of_its_own():
@@ -135,13 +134,13 @@ def test_each_channel_of_a_row_has_an_id_of_its_own():
         {"stream": "a", "time": 0, "channel": "hr", "value": 1},
         {"stream": "a", "time": 0, "values": {"hr": 1, "bp": 2}, "id": "m1"},
     ]
-    assert columns_of(told, positions=POSITIONS).ids == [None, "m1/hr", "m1/bp"]
+    assert events_of(told).ids == [None, "m1/hr", "m1/bp"]
 
 
 def test_a_row_may_have_as_long_an_id_as_an_event():
     def ids(own):
         told = {"stream": "a", "time": 0, "values": {"hr": 1, "lactate": 2}, "id": own}
-        return columns_of(told, positions=POSITIONS).ids
+        return events_of(told).ids
 
     for length in (1, 193, 198, 200):
         found = ids("x" * length)
@@ -154,9 +153,8 @@ def test_a_row_may_have_as_long_an_id_as_an_event():
 
 def test_static_features_by_name_are_put_in_order():
     told = {"stream": "a", "time": 0, "values": {"hr": 1}, "static": {"sex": 1, "age": 66}}
-    found = columns_of(told, positions=POSITIONS, features=("age", "sex"))
-    assert found.static == [(0, "a", [66, 1])]
-    assert merged([found], NAMES).static == {"a": [66, 1]}
+    found = events_of(told, "age", "sex")
+    assert found.static == {"a": [66, 1]}
 
 
 def test_of_static_features_the_first_sound_ones_count_and_an_item_with_wrong_ones_is_refused_alone():
@@ -165,24 +163,22 @@ def test_of_static_features_the_first_sound_ones_count_and_an_item_with_wrong_on
             {"stream": "a", "time": time, "values": {"hr": 1, "bp": 2}, "static": static}
             for time, static in enumerate(given)
         ]
-        return columns_of(told, positions=POSITIONS, features=("age", "sex"))
+        return events_of(told, "age", "sex", fault=fault)
 
     def fault(stream, static):
         return None if len(static) == 2 else Refusal("static_bad", "static", "two are needed")
 
     parts = [part(None, [1], {"shoe": 44}), part([66, 1], None, [70, 0]), part("x")]
-    both = merged(parts, NAMES, fault)
+    both = EventBatch.joined(parts, NAMES)
     assert both.static == {"a": [66, 1]}
     assert sorted(both.refused) == [2, 3, 4, 5, 12, 13]
     assert {one.code for one in both.refused.values()} == {"static_bad"}
 
 
 def test_numbers_become_arrays_and_junk_stays():
-    found = columns_of(
-        {"stream": "a", "time": 0, "values": {"hr": 1, "bp": 2}}, positions=POSITIONS
-    )
+    found = events_of({"stream": "a", "time": 0, "values": {"hr": 1, "bp": 2}})
     assert found.values.dtype == np.float64
     assert found.channels.tolist() == [0, 1]
-    found = columns_of({"stream": "a", "time": True, "values": {"nope": "x"}}, positions=POSITIONS)
+    found = events_of({"stream": "a", "time": True, "values": {"nope": "x"}})
     assert found.times == [True]
     assert found.channels == ["nope"]

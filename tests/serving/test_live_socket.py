@@ -115,7 +115,7 @@ def test_bad_messages_are_answered_and_the_socket_lives(start, said, code):
 
 
 def test_a_receipt_that_cannot_be_written_is_an_error_with_its_ref(start, monkeypatch, caplog):
-    from onlinecde.serving.group_commit import Committed
+    from onlinecde.serving.ingest import Committed
 
     _, _, url = start()
     monkeypatch.setattr(Committed, "as_json", lambda *_: {"unwritable": object()})

@@ -276,9 +276,7 @@ def test_a_regression_is_shown_in_its_own_numbers_with_its_line_on_the_chart(sta
     with torch.no_grad():
         model.head.layers.bias.copy_(torch.tensor([3.0, -30.0]))
     engine = Engine(model, channels=CHANNELS, threshold=-45.0, output=1)
-    client, _, url = start(
-        engine=engine, threshold=-45.0, output=1, classes=("SOFA", "platelets"), clock_speed=1e-9
-    )
+    client, _, url = start(engine=engine, classes=("SOFA", "platelets"), clock_speed=1e-9)
     client.post("/v1/events", json=rows(2))
     page.goto(url)
     page.wait_for_selector("tr[data-stream]")

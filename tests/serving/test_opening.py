@@ -1,11 +1,14 @@
 """From a folder to a server: what the manifest says, another model, an offline one."""
 
+import copy
+
+import numpy as np
 import pytest
 import torch
 
 import onlinecde as oc
 from onlinecde.series import TIME_UNITS
-from onlinecde.serving import ServeSettings, ServingError, create_app
+from onlinecde.serving import ServeSettings, ServingError
 from onlinecde.serving.opening import open_engine
 from onlinecde.serving.stream_clock import StreamClock
 from onlinecde.streaming import Event, ModelMismatch
@@ -49,6 +52,19 @@ def test_a_model_is_served_in_any_unit_and_its_answers_move_for_a_day(unit, smal
         assert now == pytest.approx(min(day * hours / 24, max(day, 24.0)))
 
 
+def test_a_model_of_one_hour_in_unix_milliseconds_is_served(small_model, tmp_path):
+    times = 1.7e12 + torch.linspace(0, 3.6e6, 20, dtype=torch.float64)
+    values = torch.randn(1, 20, 4)
+    model = copy.deepcopy(small_model)
+    model.encoding.fit(oc.SeriesBatch.from_padded(times[None], values, channels=CHANNELS))
+    oc.save(model, tmp_path / "model", extra={"time_unit": "milliseconds"})
+    engine, _ = open_engine(tmp_path / "model", None, ServeSettings())
+    event = Event("a", 1.7e12 + 60_000, "lactate", 1.0)
+    assert engine.apply([event])[0].refusal is None
+    assert np.isfinite(engine.predict("a", event.time + 60_000)).all()
+    engine.close()
+
+
 def test_another_model_needs_a_rebuild_and_then_answers_as_itself(small_model, tmp_path):
     oc.save(small_model, tmp_path / "one", channels=CHANNELS)
     torch.manual_seed(9)
@@ -71,10 +87,7 @@ def test_another_model_needs_a_rebuild_and_then_answers_as_itself(small_model, t
 
 
 def test_an_output_the_model_has_not_is_refused(small_model):
-    from onlinecde.streaming import Engine
+    from onlinecde.streaming import Engine, StreamingError
 
-    with (
-        Engine(small_model, channels=CHANNELS) as engine,
-        pytest.raises(ServingError, match="output"),
-    ):
-        create_app(engine, ServeSettings(output=3))
+    with pytest.raises(StreamingError, match="output"):
+        Engine(small_model, channels=CHANNELS, output=3)

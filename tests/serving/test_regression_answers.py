@@ -7,7 +7,7 @@ import torch
 from websockets.sync.client import connect
 
 import onlinecde as oc
-from onlinecde.serving import schemas
+from onlinecde.serving import models
 from onlinecde.streaming import Engine, MemoryStore, StreamingError
 
 CHANNELS = ("heart_rate", "lactate")
@@ -22,7 +22,7 @@ def served(start):
     with torch.no_grad():
         model.head.layers.bias.copy_(torch.tensor([3.0, -30.0]))
     engine = Engine(model, MemoryStore(), channels=CHANNELS, threshold=-40.0, output=1)
-    return start(engine=engine, threshold=-40.0, output=1, classes=NAMES)
+    return start(engine=engine, classes=NAMES)
 
 
 def test_numbers_come_by_name_and_are_never_called_probabilities(served):
@@ -40,13 +40,13 @@ def test_numbers_come_by_name_and_are_never_called_probabilities(served):
     assert client.get("/v1/model").json()["classes"] == list(NAMES)
     client.post("/v1/events", json={"stream": "a", "time": 1, "values": {"lactate": 2.0}})
     for path, model in (
-        ("/v1/model", schemas.About),
-        ("/v1/streams", schemas.Streams),
-        ("/v1/streams/a", schemas.Stream),
-        ("/v1/streams/a/prediction?at=1.5", schemas.Prediction),
-        ("/v1/streams/a/history", schemas.History),
-        ("/v1/streams/a/curve?points=3&until=2", schemas.Curve),
-        ("/v1/alarms", schemas.Alarms),
+        ("/v1/model", models.About),
+        ("/v1/streams", models.Streams),
+        ("/v1/streams/a", models.Stream),
+        ("/v1/streams/a/prediction?at=1.5", models.Prediction),
+        ("/v1/streams/a/history", models.History),
+        ("/v1/streams/a/curve?points=3&until=2", models.Curve),
+        ("/v1/alarms", models.Alarms),
     ):
         content = client.get(path).content
         model.model_validate_json(content, strict=True)

@@ -3,6 +3,7 @@
 import contextlib
 import re
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -71,6 +72,19 @@ def main_without_exit(arguments):
     assert ended.value.code in (0, None)
 
 
+def test_rows_without_an_event_are_neither_sent_nor_missed(
+    served, folder, ward, monkeypatch, capsys
+):
+    url, _ = served
+    values = ward.series.values.clone()
+    values[:, 1::3] = torch.nan
+    gaps = replace(ward, series=replace(ward.series, values=values))
+    monkeypatch.setattr("onlinecde.training.task_source.load_task", lambda _: gaps)
+    main_without_exit(["replay", str(folder), "--to", url, "--speed", "1e9", "--verify"])
+    said = capsys.readouterr().out
+    assert said.rstrip().endswith("holds"), said
+
+
 def test_a_wrong_answer_is_found(served, folder, ward, talk_to):
     url, _ = served
     series = ward.split("test")[0][:3]
@@ -98,6 +112,7 @@ def test_rows_the_server_does_not_have_are_missed(served, folder, ward, talk_to)
     found = verify(oc.load(folder), series, server, done, prefix="x ")
     assert found.missing == int(series.rows[0])
     assert not found.holds
+    assert str(found).endswith(f"FAILS ({found.missing} rows missing)")
 
 
 def test_another_model_is_not_compared_with(served, folder, tmp_path, ward, capsys):

@@ -127,6 +127,34 @@ def test_chance_that_cannot_be_repeated_is_noticed_on_the_way_back(settings):
         loss.backward()
 
 
+class Pull(oc.VectorField):
+    """Pulls z back along every channel."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.hidden, self.channels = 3, path.channels
+        self.rate = nn.Parameter(torch.linspace(0.1, 1.0, 3, dtype=torch.float64))
+
+    def matrix(self, z, drive=None):
+        return (-self.rate * z)[:, :, None].expand(-1, -1, self.channels)
+
+
+@pytest.mark.parametrize("settings", [{}, {"gradient": "adjoint"}, ADAPTIVE])
+def test_hooks_on_a_field_are_called_wherever_it_is_evaluated(settings):
+    path = build("linear", random_batch((3, 3)))
+    field, halved = Pull(path), Pull(path)
+    torch.testing.assert_close(field(start(path)), field.matrix(start(path)))
+    field.register_forward_hook(lambda module, inputs, out: 0.5 * out)
+    with torch.no_grad():
+        halved.rate.mul_(0.5)
+    found, wanted = (oc.solve(path, one, start(path), **settings).z for one in (field, halved))
+    torch.testing.assert_close(found, wanted)
+    (g,), (halves,) = (
+        torch.autograd.grad(z.sum(), [one.rate]) for z, one in ((found, field), (wanted, halved))
+    )
+    torch.testing.assert_close(g, 0.5 * halves)
+
+
 def test_hooks_that_would_never_be_called_are_refused():
     path = build("linear", random_batch((3, 3)))
     field = oc.MLPVectorField(3, path.channels).double()

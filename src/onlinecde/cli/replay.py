@@ -56,7 +56,8 @@ def replay(
     home = model or folder
     if verify and home is None:
         raise ServingError("--verify needs the model: give --model FOLDER.")
-    series = load_task(source).split(split)[0]
+    # A row in which nothing was observed has no event: no server hears of it.
+    series = load_task(source).split(split)[0].observed_rows()
     series = series[: streams or len(series)]
     server = Server(to, token)
     try:

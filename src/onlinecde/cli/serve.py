@@ -111,11 +111,11 @@ def serve(
     if hasattr(signal, "SIGHUP"):  # until the tokens are read there is nothing to read again
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from onlinecde.serving import Limits, ServeSettings, TokenBook, create_app, serve_forever
-    from onlinecde.serving.access import Access
     from onlinecde.serving.app import check_tokens
     from onlinecde.serving.opening import open_engine
     from onlinecde.serving.request_log import log_to_stderr
     from onlinecde.serving.running import bound, reload_tokens, shown_address
+    from onlinecde.serving.security import Access
     from onlinecde.serving.starting import Progress, StartingApp
 
     log_to_stderr()
@@ -125,8 +125,6 @@ def serve(
         allow_hosts=tuple(allow_host or ()),
         clock_speed=clock_speed,
         silent_after=silent_after,
-        output=output,
-        threshold=threshold,
         title=title,
         page=page,
         keep=keep,
@@ -151,6 +149,8 @@ def serve(
             store,
             wanted,
             time_unit=time_unit,
+            threshold=threshold,
+            output=output,
             lateness=lateness,
             rebuild=rebuild,
             most_streams=most_streams,

@@ -39,7 +39,7 @@ def cached_task(
     A file that changed (name, size or time of change), another setting, another format or a
     damaged store all mean: prepare anew. A store that cannot be written costs only the next start.
     """
-    from onlinecde import __version__
+    from onlinecde.version import __version__
 
     key = {
         "name": name,

@@ -170,6 +170,8 @@ def _cell(
         fit["epochs"] = budget.epochs
     if budget.size is not None:
         model |= {name: min(model[name], budget.size) for name in _SIZES if name in model}
+        if model.get("restoring"):  # a start that no narrower field has
+            model["width"] = max(model["width"], 2 * model["hidden"])
     return Cell(
         table=table.name,
         row=row,

@@ -253,7 +253,7 @@ def _parts(model: NeuralCDE, laid: PathSegments, piece: int, z: Tensor) -> Tenso
     columns: list[Tensor] = []
 
     def rate(y: Tensor, u: float | Tensor) -> Tensor:
-        matrix = field.matrix(y, drive_at(drive, u))[:, :, channels].transpose(1, 2)
+        matrix = field(y, drive_at(drive, u))[:, :, channels].transpose(1, 2)
         columns.append(matrix * slope_at(data, u)[:, :, None])
         return columns[-1].sum(1)
 

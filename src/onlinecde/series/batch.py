@@ -298,6 +298,22 @@ class SeriesBatch:
         times, values = _pad(self.times[:, :most], self.values[:, :most], keep)
         return replace(self, times=times, values=values, rows=keep)
 
+    def observed_rows(self) -> SeriesBatch:
+        """Keep the rows in which anything was observed, and the streams that have one: all that has events.
+
+        >>> nan = float("nan")
+        >>> batch = SeriesBatch.from_arrays([[0.0, 1.0, 2.0], [0.0]], [[[1.0], [nan], [3.0]], [[nan]]])
+        >>> batch.observed_rows().times.tolist()
+        [[0.0, 2.0]]
+        """
+        some = self[self.observed.any(2).any(1)]
+        kept = some.observed.any(2)
+        order, rows = (~kept).to(torch.int8).argsort(dim=1, stable=True), kept.sum(1)
+        most = int(rows.max())
+        values = some.values.gather(1, order[:, :, None].expand_as(some.values))
+        times, values = _pad(some.times.gather(1, order)[:, :most], values[:, :most], rows)
+        return replace(some, times=times, values=values, rows=rows)
+
     def length_buckets(self, size: int, generator: torch.Generator | None = None) -> list[Tensor]:
         """Group streams of like length: positions (at most `size`,) to index batch and labels with.
 

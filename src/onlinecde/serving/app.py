@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from onlinecde.serving.access import Access
-from onlinecde.serving.api import add_routes, taking_events
+from onlinecde.serving import api
+from onlinecde.serving.api.replies import add_problems
 from onlinecde.serving.page_routes import add_page
 from onlinecde.serving.problems import ServingError
+from onlinecde.serving.security import Access
 from onlinecde.serving.service import Service
 from onlinecde.serving.settings import ServeSettings
 from onlinecde.serving.tokens import TokenBook
@@ -47,17 +48,18 @@ def create_app(
         openapi_url="/openapi.json",
     )
     app.state.service = service
-    add_routes(app, service)
+    for routes in (api.server_routes, api.event_routes, api.stream_routes, api.alarm_routes):
+        app.include_router(routes(service))
+    add_problems(app)
     if settings.page:
         add_page(app, service, tokens)
-    requests = service.metrics.requests
     return Access(
         app,
         settings=settings,
         tokens=tokens,
         rates=service.rates,
-        counted=lambda route, status: requests.labels(route, status).inc(),
-        shortcuts={("POST", "/v1/events"): taking_events(service)},
+        requests=service.metrics.requests,
+        shortcuts={("POST", "/v1/events"): api.taking_events(service)},
     )
 
 

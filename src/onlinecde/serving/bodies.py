@@ -1,18 +1,22 @@
-"""Bodies of requests, plain or gzip, read piece by piece and never further than their limit."""
+"""Bodies of answers and of requests: plain or gzip, JSON or NDJSON, read piece by piece, never beyond their limit."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import orjson
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
-from onlinecde.serving.event_formats import read_json
 from onlinecde.serving.problems import Problem
-from onlinecde.serving.service import Service
+
+if TYPE_CHECKING:
+    from onlinecde.serving.service import Service
 
 SMALL = 64 * 1024
 """Limit for bodies that hold no events"""
@@ -103,6 +107,69 @@ async def json_object(request: Request, service: Service, known: set[str]) -> di
         name = min(strange)[:40]
         raise Problem(422, "field_unknown", f"there is no field {name!r} here.", field=name)
     return told
+
+
+def read_json(body: bytes) -> Any:
+    """JSON as RFC 8259 has it; NaN and Infinity are let through for the engine to name and refuse."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        if not body.strip():
+            raise Problem(400, "body_empty", "the body is empty.", field="body") from error
+        try:
+            text = body.decode()
+        except UnicodeDecodeError as wrong:
+            raise Problem(
+                400, "utf8_bad", f"the body is not UTF-8 at byte {wrong.start}.", field="body"
+            ) from error
+        if "depth limit" in str(error):
+            raise Problem(
+                400, "json_depth", "the body is nested too deep.", field="body"
+            ) from error
+        try:
+            # Python's reader takes what Python's writer writes for numbers that are not finite.
+            content = json.loads(text)
+            json.dumps(content, ensure_ascii=False).encode()  # an escape such as \ud800 is no text
+            return content
+        except UnicodeEncodeError:
+            raise Problem(
+                400, "utf8_bad", "the body has half of a surrogate pair, which is no text.", field="body"
+            ) from error  # fmt: skip
+        except (ValueError, RecursionError):
+            raise Problem(
+                400, "json_bad", f"the body is not JSON: {error.msg} (line {error.lineno}, "
+                f"column {error.colno}).", field="body"
+            ) from error  # fmt: skip
+
+
+def read_lines(body: bytes) -> list[Any]:
+    """NDJSON: one event or row a line."""
+    lines = [line.strip() for line in body.split(b"\n")]
+    whole = [line for line in lines if line]
+    # All at once where every line looks like an object of its own; else one by one, to name the bad one.
+    if all(line[:1] == b"{" and line[-1:] == b"}" for line in whole):
+        try:
+            content = orjson.loads(b"[%b]" % b",".join(whole))
+            if len(content) == len(whole) > 0:
+                return content
+        except orjson.JSONDecodeError:
+            pass
+    content = []
+    for number, line in enumerate(lines, 1):
+        try:
+            if line:
+                content.append(read_json(line))
+        except Problem as problem:
+            problem.field = f"line {number}"
+            raise
+    if not content:
+        raise Problem(400, "body_empty", "the body is empty.", field="body")
+    return content
+
+
+def reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """An answer as JSON."""
+    return Response(orjson.dumps(content), status, headers, "application/json")
 
 
 def _too_large(most: int) -> Problem:

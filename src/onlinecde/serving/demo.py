@@ -59,13 +59,17 @@ def live_demo(
         (folder / f"live.db{part}").unlink(missing_ok=True)
     settings = ServeSettings(
         port=0,
-        threshold=alarm_threshold(model, task),
         clock_speed=SPEED,
         title=task.name.replace("-", " ").capitalize(),
         units=_units(task),
     )
     engine, settings = open_engine(
-        home, folder / "live.db", settings, time_unit=task.time_unit, lateness=1.0
+        home,
+        folder / "live.db",
+        settings,
+        time_unit=task.time_unit,
+        lateness=1.0,
+        threshold=alarm_threshold(model, task),
     )
     series = task.split("test")[0]
     series = series[: min(streams, len(series))]

@@ -1,24 +1,23 @@
-"""From the bytes of a request to columns: single events, rows, lists of them, NDJSON.
+"""From parsed JSON to the batch an engine takes: single events, rows, lists of them.
 
 An event: `{"stream": "bed 7", "time": 0.5, "channel": "heart_rate", "value": 92}`. A row: `{"stream":
 "bed 7", "time": 0.5, "values": {"heart_rate": 92, "lactate": 1.4}}`. Both may carry an `id`, a row the
 `static` features of a new stream. What is wrong with the form of a request refuses all of it; what is
-wrong with an event (its time, channel, value or static features) is the engine's to refuse, that event alone.
+wrong with an event (its time, channel, value or static features) refuses that event alone.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 
+from onlinecde.serving.bodies import read_json, read_lines
 from onlinecde.serving.problems import Problem
-from onlinecde.streaming import Refusal
+from onlinecde.streaming import EventBatch, Refusal
 from onlinecde.streaming.pipeline.validate import LONGEST_NAME
 
 EVENT_KEYS = frozenset(("stream", "time", "channel", "value", "id"))
@@ -26,129 +25,176 @@ ROW_KEYS = frozenset(("stream", "time", "values", "id", "static"))
 _NUMBERS = {float, int}
 
 
-@dataclass(slots=True)
-class Columns:
-    """The events of one request; entry i of `of`, `times`, ... is event i."""
+class Sent(NamedTuple):
+    """The events of one request; entry i of `batch.streams` is the stream of its i-th item."""
 
-    names: list[Any]
-    """Of the stream of each item"""
-    of: list[int]
-    """(event,): the item it came in"""
-    times: Any
-    channels: Any
-    values: Any
-    ids: list[Any] | None = None
-    static: list[tuple[int, str, Any]] = field(default_factory=list)
-    """(item, stream, features): of the items that give any; a `Refusal` where they have no form at all"""
-    rows: list[bool] = field(default_factory=list)
+    batch: EventBatch
+    is_row: list[bool]
     """(item,): whether it is a row, so that a refusal must name the channel"""
 
-    def __len__(self) -> int:
-        return len(self.of)
 
+class EventReader:
+    """Reads the events of requests.
 
-def read_events(
-    body: bytes,
-    ndjson: bool,
-    *,
-    positions: Mapping[str, int],
-    features: Sequence[str] = (),
-    most: int = 50_000,
-) -> Columns:
-    """The events in a body; raises `Problem` where it has not the form of any.
-
-    >>> found = read_events(b'{"stream": "a", "time": 0, "values": {"hr": 80}}', False, positions={"hr": 0})
-    >>> len(found), found.names, found.channels
-    (1, ['a'], array([0], dtype=int32))
+    Args:
+        positions: channel -> position in the model.
+        features: names of the static features, in the model's order, of a model without a schema of them.
+        most: events that one request may hold.
+        static_fault: what is wrong with static features for a stream, None where they would do.
     """
-    told = read_lines(body) if ndjson else read_json(body)
-    return columns_of(told, positions=positions, features=features, most=most)
 
+    def __init__(
+        self,
+        positions: Mapping[str, int],
+        features: Sequence[str] = (),
+        *,
+        most: int = 50_000,
+        static_fault: Callable[[str, Any], Refusal | None] = lambda stream, static: None,
+    ) -> None:
+        self._positions, self.features, self._most = positions, features, most
+        self._static_fault = static_fault
 
-def columns_of(
-    told: Any, *, positions: Mapping[str, int], features: Sequence[str] = (), most: int = 50_000
-) -> Columns:
-    """The events in what was parsed: one, a list, or `{"events": [...]}`."""
-    if type(told) is dict:
-        if "events" in told:
-            if len(told) > 1:
-                raise _wrong("field_unknown", "beside `events` there is another field.", "events")
-            told = told["events"]
-            if type(told) is not list:
-                raise _wrong("events_type", "`events` is not a list.", "events")
-        else:
-            told = [told]
-    elif type(told) is not list:
-        raise _wrong("body_type", "give an event, a list of events, or {'events': [...]}.", "body")
-    found = Columns([], [], [], [], [])
-    for index, item in enumerate(told):
-        if type(item) is not dict:
-            raise _wrong("event_type", "an event is an object with names and values.", f"[{index}]")
-        if "values" in item:
-            _add_row(found, index, item, features)
-        else:
-            if not item.keys() <= EVENT_KEYS:
-                raise _unknown(item, EVENT_KEYS, index)
-            found.names.append(item.get("stream"))
-            found.rows.append(False)
-            found.of.append(index)
-            found.times.append(item.get("time"))
-            found.channels.append(item.get("channel"))
-            found.values.append(item.get("value"))
-            if found.ids is not None or "id" in item:
-                _add_ids(found, [item.get("id")])
-        if len(found.of) > most:
-            raise Problem(
-                413, "too_many_events", f"there are more than {most} events: send fewer at a time.", field="events"
-            )  # fmt: skip
-    if not found.of:
-        raise _wrong("no_events", "there is no event in it.", "events")
-    found.times, found.values = _numbers(found.times), _numbers(found.values)
-    found.channels = _positions(found.channels, positions)
-    return found
+    def read(self, body: bytes, ndjson: bool) -> Sent:
+        """The events in a body; raises `Problem` where it has not the form of any.
 
+        >>> sent = EventReader({"hr": 0}).read(b'{"stream": "a", "time": 0, "values": {"hr": 80}}', False)
+        >>> len(sent.batch), sent.batch.streams, sent.batch.channels
+        (1, ['a'], array([0], dtype=int32))
+        """
+        return self.events_of(read_lines(body) if ndjson else read_json(body))
 
-def _add_row(found: Columns, index: int, item: dict[str, Any], features: Sequence[str]) -> None:
-    held = item["values"]
-    if type(held) is not dict:
-        raise _wrong("values_type", "`values` is not an object of channels.", f"[{index}].values")
-    if not item.keys() <= ROW_KEYS:
-        raise _unknown(item, ROW_KEYS, index)
-    if None in held.values():  # null: not observed, which is no event
-        held = {channel: value for channel, value in held.items() if value is not None}
-    many = len(held)
-    found.rows.append(True)
-    found.names.append(item.get("stream"))
-    found.of += [index] * many
-    found.times += [item.get("time")] * many
-    found.channels += held
-    found.values += held.values()
-    if found.ids is not None or "id" in item:
-        own = item.get("id")
-        _add_ids(found, [_id_in_row(own, channel) for channel in held])
-    if item.get("static") is not None and type(item.get("stream")) is str:
+    def events_of(self, content: Any) -> Sent:
+        """The events in what was parsed: one, a list, or `{"events": [...]}`."""
+        items = _items(content)
+        columns = _Columns()
+        for index, item in enumerate(items):
+            if type(item) is not dict:
+                raise _wrong(
+                    "event_type", "an event is an object with names and values.", f"[{index}]"
+                )
+            if "values" in item:
+                columns.add_row(index, item)
+            else:
+                columns.add_event(index, item)
+            if item.get("static") is not None and type(item.get("stream")) is str:
+                self._add_static(columns, index, item)
+            if len(columns.of) > self._most:
+                raise Problem(
+                    413, "too_many_events", f"there are more than {self._most} events: send fewer at a time.",
+                    field="events",
+                )  # fmt: skip
+        if not columns.of:
+            raise _wrong("no_events", "there is no event in it.", "events")
+        batch = EventBatch(
+            columns.streams,
+            _numbers(columns.times),
+            _codes(columns.channels, self._positions),
+            _numbers(columns.values),
+            columns.ids,
+            of=np.array(columns.of, np.int64),
+            static=columns.static or None,
+            refused=columns.refused or None,
+        )
+        return Sent(batch, columns.is_row)
+
+    def _add_static(self, columns: _Columns, index: int, item: dict[str, Any]) -> None:
+        """Note the static features of an item: the first sound ones of a stream count; wrong ones refuse the item."""
+        stream = item["stream"]
         try:
-            told = static_of(item["static"], features)
+            features = static_of(item["static"], self.features)
+            wrong = self._static_fault(stream, features)
         except Problem as problem:
-            told = Refusal(problem.code, "static", problem.message)
-        found.static.append((index, item["stream"], told))
+            features, wrong = None, Refusal(problem.code, "static", problem.message)
+        if wrong is None:
+            columns.static.setdefault(stream, features)
+        else:
+            events = range(bisect_left(columns.of, index), len(columns.of))
+            columns.refused.update(dict.fromkeys(events, wrong))
 
 
-def static_of(told: Any, features: Sequence[str]) -> list[Any] | dict[str, Any] | None:
+class _Columns:
+    """The events of one request while they are read."""
+
+    def __init__(self) -> None:
+        self.streams: list[Any] = []
+        """Of each item"""
+        self.is_row: list[bool] = []
+        self.of: list[int] = []
+        """(event,): the item it came in"""
+        self.times: list[Any] = []
+        self.channels: list[Any] = []
+        self.values: list[Any] = []
+        self.ids: list[Any] | None = None
+        self.static: dict[str, Any] = {}
+        self.refused: dict[int, Refusal] = {}
+
+    def add_event(self, index: int, item: dict[str, Any]) -> None:
+        if not item.keys() <= EVENT_KEYS:
+            raise _unknown(item, EVENT_KEYS, index)
+        self.streams.append(item.get("stream"))
+        self.is_row.append(False)
+        self.of.append(index)
+        self.times.append(item.get("time"))
+        self.channels.append(item.get("channel"))
+        self.values.append(item.get("value"))
+        if self.ids is not None or "id" in item:
+            self._add_ids([item.get("id")])
+
+    def add_row(self, index: int, item: dict[str, Any]) -> None:
+        values = item["values"]
+        if type(values) is not dict:
+            raise _wrong(
+                "values_type", "`values` is not an object of channels.", f"[{index}].values"
+            )
+        if not item.keys() <= ROW_KEYS:
+            raise _unknown(item, ROW_KEYS, index)
+        if None in values.values():  # null: not observed, which is no event
+            values = {channel: value for channel, value in values.items() if value is not None}
+        self.is_row.append(True)
+        self.streams.append(item.get("stream"))
+        self.of += [index] * len(values)
+        self.times += [item.get("time")] * len(values)
+        self.channels += values
+        self.values += values.values()
+        if self.ids is not None or "id" in item:
+            own = item.get("id")
+            self._add_ids([_id_in_row(own, channel) for channel in values])
+
+    def _add_ids(self, ids: list[Any]) -> None:
+        if self.ids is None:
+            self.ids = [None] * (len(self.of) - len(ids))
+        self.ids += ids
+
+
+def _items(content: Any) -> list[Any]:
+    if type(content) is list:
+        return content
+    if type(content) is not dict:
+        raise _wrong("body_type", "give an event, a list of events, or {'events': [...]}.", "body")
+    if "events" not in content:
+        return [content]
+    if len(content) > 1:
+        raise _wrong("field_unknown", "beside `events` there is another field.", "events")
+    if type(content["events"]) is not list:
+        raise _wrong("events_type", "`events` is not a list.", "events")
+    return content["events"]
+
+
+def static_of(given: Any, features: Sequence[str]) -> list[Any] | dict[str, Any] | None:
     """Static features as the engine takes them: by name, or, with `features`, in their order; None stays None."""
-    if told is None:
+    if given is None:
         return None
-    if type(told) is dict and not features:
-        return told
-    if type(told) is dict:
-        strange = told.keys() - set(features)
+    if type(given) is dict and not features:
+        return given
+    if type(given) is dict:
+        strange = given.keys() - set(features)
         if strange:
             raise _wrong(
                 "static_bad", f"the model has no static feature {min(strange)[:40]!r}.", "static"
             )
-        return [told.get(name) for name in features]
-    if type(told) is list:
-        return told
+        return [given.get(name) for name in features]
+    if type(given) is list:
+        return given
     raise _wrong("static_bad", "it is neither an object nor a list.", "static")
 
 
@@ -160,12 +206,6 @@ def _id_in_row(own: Any, channel: str) -> Any:
     return text if len(text) <= LONGEST_NAME else hashlib.sha256(text.encode()).hexdigest()
 
 
-def _add_ids(found: Columns, ids: list[Any]) -> None:
-    if found.ids is None:
-        found.ids = [None] * (len(found.of) - len(ids))
-    found.ids += ids
-
-
 def _numbers(column: list[Any]) -> Any:
     if set(map(type, column)) <= _NUMBERS:
         try:
@@ -175,69 +215,11 @@ def _numbers(column: list[Any]) -> Any:
     return column
 
 
-def _positions(column: list[Any], positions: Mapping[str, int]) -> Any:
+def _codes(column: list[Any], positions: Mapping[str, int]) -> Any:
     try:
         return np.fromiter(map(positions.__getitem__, column), np.int32, len(column))
     except (KeyError, TypeError):
         return column
-
-
-def read_json(body: bytes) -> Any:
-    """JSON as RFC 8259 has it; NaN and Infinity are let through for the engine to name and refuse."""
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        if not body.strip():
-            raise Problem(400, "body_empty", "the body is empty.", field="body") from error
-        try:
-            text = body.decode()
-        except UnicodeDecodeError as wrong:
-            raise Problem(
-                400, "utf8_bad", f"the body is not UTF-8 at byte {wrong.start}.", field="body"
-            ) from error
-        if "depth limit" in str(error):
-            raise Problem(
-                400, "json_depth", "the body is nested too deep.", field="body"
-            ) from error
-        try:
-            # Python's reader takes what Python's writer writes for numbers that are not finite.
-            told = json.loads(text)
-            json.dumps(told, ensure_ascii=False).encode()  # an escape such as \ud800 is no text
-            return told
-        except UnicodeEncodeError:
-            raise Problem(
-                400, "utf8_bad", "the body has half of a surrogate pair, which is no text.", field="body"
-            ) from error  # fmt: skip
-        except (ValueError, RecursionError):
-            raise Problem(
-                400, "json_bad", f"the body is not JSON: {error.msg} (line {error.lineno}, "
-                f"column {error.colno}).", field="body"
-            ) from error  # fmt: skip
-
-
-def read_lines(body: bytes) -> list[Any]:
-    """NDJSON: one event or row a line."""
-    lines = [line.strip() for line in body.split(b"\n")]
-    whole = [line for line in lines if line]
-    # All at once where every line looks like an object of its own; else one by one, to name the bad one.
-    if all(line[:1] == b"{" and line[-1:] == b"}" for line in whole):
-        try:
-            told = orjson.loads(b"[%b]" % b",".join(whole))
-            if len(told) == len(whole) > 0:
-                return told
-        except orjson.JSONDecodeError:
-            pass
-    found = []
-    for number, line in enumerate(lines, 1):
-        try:
-            if line:
-                found.append(read_json(line))
-        except Problem as problem:
-            problem.field = f"line {number}"
-            raise
-    if not found:
-        raise Problem(400, "body_empty", "the body is empty.", field="body")
-    return found
 
 
 def _wrong(code: str, message: str, field: str) -> Problem:

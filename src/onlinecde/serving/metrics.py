@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from onlinecde.serving.group_commit import GroupCommit
 from onlinecde.streaming import Engine
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -17,7 +16,7 @@ _OUTCOMES = ("applied", "duplicate", "corrected", "late_applied", "refused")
 class Metrics:
     """A registry of one server's own; names of streams and values never go into it."""
 
-    def __init__(self, engine: Engine, commits: GroupCommit) -> None:
+    def __init__(self, engine: Engine, queued: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "onlinecde_requests_total", "Requests answered.", ("route", "status"), registry=self.registry
@@ -44,7 +43,7 @@ class Metrics:
         self.dropped = Counter(
             "onlinecde_sockets_dropped_total", "Sockets let go as too slow.", registry=self.registry
         )
-        self.registry.register(_Totals(engine, commits))
+        self.registry.register(_Totals(engine, queued))
 
     def text(self) -> bytes:
         """Everything, as Prometheus wants it."""
@@ -52,8 +51,8 @@ class Metrics:
 
 
 class _Totals:
-    def __init__(self, engine: Engine, commits: GroupCommit) -> None:
-        self._engine, self._commits = engine, commits
+    def __init__(self, engine: Engine, queued: Callable[[], int]) -> None:
+        self._engine, self._queued = engine, queued
 
     def collect(self) -> Iterator[Metric]:
         totals = self._engine.counters
@@ -75,5 +74,5 @@ class _Totals:
             )
         yield GaugeMetricFamily("onlinecde_streams", "Streams known.", value=len(self._engine))
         yield GaugeMetricFamily(
-            "onlinecde_queued_events", "Events that wait for their commit.", value=self._commits.queued
+            "onlinecde_queued_events", "Events that wait for their commit.", value=self._queued()
         )  # fmt: skip

@@ -42,28 +42,28 @@ def open_engine(
     """An engine on a saved model (or a run's folder), and settings completed from its manifest.
 
     store: a file for SQLite, a `postgresql://` URL, a store, or None for one in memory. The unit of time is
-    what the manifest says unless it is given.
+    what the manifest says unless it is given. engine: further arguments of `Engine`.
     """
     from onlinecde.artifacts import read_manifest
     from onlinecde.training import model_folder
 
     home = model_folder(model)
     manifest = read_manifest(home)
-    told, schema = manifest.extra, manifest.named_schema()
-    unit = time_unit or told.get("time_unit") or (schema and schema.time_unit)
+    extra, schema = manifest.extra, manifest.named_schema()
+    unit = time_unit or extra.get("time_unit") or (schema and schema.time_unit)
     completed = replace(
         settings,
         time_unit=unit or settings.time_unit,
-        classes=tuple(told.get("classes", ())),
-        features=tuple(told.get("static", ())),
+        classes=tuple(extra.get("classes", ())),
+        features=tuple(extra.get("static", ())),
     )
-    held = open_store(store) if isinstance(store, str | os.PathLike) else store
+    opened_store = open_store(store) if isinstance(store, str | os.PathLike) else store
     try:
-        opened = Engine(home, held, threshold=settings.threshold, output=settings.output, **engine)
+        opened = Engine(home, opened_store, **engine)
         warm_up(opened)
     except BaseException:
-        if held is not None:
-            held.close()
+        if opened_store is not None:
+            opened_store.close()
         raise
     return opened, completed
 
@@ -71,12 +71,15 @@ def open_engine(
 def warm_up(engine: Engine) -> None:
     """Run everything a live stream needs once, on a stream of no one, so that no one waits for compilers."""
     static = [0.0] * engine.model.static if engine.model.static else None
+    # Where times of training lie: those far from them, as 0 may be, are refused.
+    clock = getattr(engine.model, "encoding", None)
+    start, unit = (float(clock.time_shift), float(clock.time_scale)) if clock else (0.0, 1.0)
     with Engine(engine.model, channels=engine.channels) as trial:
         name = engine.channels[0]
         trial.open_stream("trial", static=static)
         for time in (0.0, 0.5, 1.0):
-            trial.apply([Event("trial", time, name, 0.0)])
-        trial.predict_many(["trial"], [1.5])
+            trial.apply([Event("trial", start + time * unit, name, 0.0)])
+        trial.predict_many(["trial"], [start + 1.5 * unit])
         trial.curve("trial", points=4)
         with contextlib.suppress(StreamingError):
             trial.explain("trial")

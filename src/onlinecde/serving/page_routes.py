@@ -11,9 +11,9 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from onlinecde.serving.access import COOKIE
 from onlinecde.serving.api_page import api_page
 from onlinecde.serving.bodies import body_of
+from onlinecde.serving.security import COOKIE
 from onlinecde.serving.service import Service
 from onlinecde.serving.tokens import TokenBook
 

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from onlinecde.serving.connections import Connections, State
-from onlinecde.serving.live_socket import TRANSPORT
+from onlinecde.serving.live import TRANSPORT
 from onlinecde.serving.problems import Problem
 from onlinecde.serving.settings import ServeSettings
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from onlinecde.serving.problems import Problem
 from onlinecde.serving.request_log import note
@@ -50,10 +49,3 @@ class Readiness:
                 reason = str(problem.__cause__ or problem)
                 note("not ready", logging.WARNING, code=code, reason=reason)
         return problem
-
-
-def as_json(problem: Problem | None, **progress: float) -> dict[str, Any]:
-    """The body of an answer to `/readyz`."""
-    if problem is None:
-        return {"status": "ready"}
-    return {"status": "not ready", **progress, **problem.as_json()}

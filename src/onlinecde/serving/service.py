@@ -7,28 +7,27 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from onlinecde.series import TIME_UNITS
-from onlinecde.serving.board import Board
-from onlinecde.serving.group_commit import Committed, GroupCommit
-from onlinecde.serving.hub import Hub
+from onlinecde.serving.event_formats import EventReader
+from onlinecde.serving.ingest import Committed, GroupCommit
+from onlinecde.serving.live import Hub
 from onlinecde.serving.metrics import Metrics
-from onlinecde.serving.problems import Problem, ServingError
-from onlinecde.serving.rates import Rates
+from onlinecde.serving.models import OutputNames
+from onlinecde.serving.overview import Board
+from onlinecde.serving.problems import Problem
 from onlinecde.serving.readiness import Readiness
 from onlinecde.serving.request_log import LOGGER, note
+from onlinecde.serving.security import Rates
 from onlinecde.serving.settings import ServeSettings
-from onlinecde.serving.shapes import Shapes
 from onlinecde.serving.stream_clock import StreamClock
 from onlinecde.serving.tokens import TokenBook
 from onlinecde.streaming import (
     Answers,
     CodecError,
     Engine,
-    Receipts,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -37,7 +36,7 @@ from onlinecde.streaming import (
 )
 from onlinecde.streaming.pipeline.validate import is_name
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 _TOLD = {
     "alarm_unknown": (404, "number"),
@@ -63,28 +62,31 @@ class Service:
     def __init__(
         self, engine: Engine, settings: ServeSettings, tokens: TokenBook | None = None
     ) -> None:
-        if not 0 <= settings.output < engine.outputs:
-            raise ServingError(f"output is {settings.output}: the model has {engine.outputs}.")
         self.engine, self.settings, self.tokens = engine, settings, tokens
-        self.features = () if engine.schema.static else settings.features
-        """Names of the static features of a model that has no schema: they are put in order by them"""
-        self.positions = {name: place for place, name in enumerate(engine.channels)}
+        # Static features of a model that has no schema are put in order by their names.
+        self.reader = EventReader(
+            {name: place for place, name in enumerate(engine.channels)},
+            () if engine.schema.static else settings.features,
+            most=settings.limits.events_per_request,
+            static_fault=engine.static_fault,
+        )
         self.clock = StreamClock(settings.units_per_second, settings.silence, latest=engine.latest)
-        self.shapes = Shapes.of(engine.kind, settings.classes, engine.outputs)
-        self.hub = Hub(self.shapes)
+        self.names = OutputNames.of(engine.kind, settings.classes, engine.outputs)
+        self.hub = Hub(self.names)
         self.rates = Rates(settings.limits.requests_per_second, settings.limits.burst)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self.metrics = Metrics(engine, lambda: self.commits.queued)
         self.commits = GroupCommit(
             engine,
             self._executor,
             queued_events=settings.limits.queued_events,
             batch_events=settings.limits.batch_events,
-            tell=self._committed,
+            metrics=self.metrics,
+            hub=self.hub,
         )
         self.board = Board(
-            engine, self.do, self.clock, output=settings.output, most_age=0.9 * settings.tick
+            engine, self.do, self.clock, output=engine.settings.output, most_age=0.9 * settings.tick
         )
-        self.metrics = Metrics(engine, self.commits)
         self.readiness = Readiness(self._store_problem)
         self._long_work = asyncio.Lock()
         self.open_sockets = 0
@@ -108,7 +110,7 @@ class Service:
         self._executor.shutdown()
         note("stopped")
 
-    async def do(self, work: Callable[[], Found]) -> Found:
+    async def do(self, work: Callable[[], Result]) -> Result:
         """Work on the engine, in its thread; its errors become problems."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, work)
@@ -116,8 +118,8 @@ class Service:
             raise self.problem_of(error) from error
 
     async def do_in_pieces(
-        self, pieces: Iterator[Found | None], gone: Callable[[], Awaitable[bool]]
-    ) -> Found:
+        self, pieces: Iterator[Result | None], gone: Callable[[], Awaitable[bool]]
+    ) -> Result:
         """Long work on the engine: one piece of all such work at a time, so that an event waits for one.
 
         It ends where whoever asked is gone.
@@ -126,9 +128,9 @@ class Service:
             async with self._long_work:
                 if await gone():
                     raise Problem(499, "client_gone", "whoever asked is gone.")
-                found = await self.do(lambda: next(pieces))
-            if found is not None:
-                return found
+                result = await self.do(lambda: next(pieces))
+            if result is not None:
+                return result
 
     async def _store_problem(self) -> Problem | None:
         try:
@@ -166,16 +168,11 @@ class Service:
     async def answers(self, done: Committed) -> Answers:
         """What the model says of a request's streams after the newest row of each, changed by it or not."""
         changed = done.answers()
-        others = set(filter(is_name, done.columns.names)) - set(changed.streams)
+        others = set(filter(is_name, done.sent.batch.streams)) - set(changed.streams)
         if not others:
             return changed
         known = await self.do(lambda: self._newest(sorted(others)))
-        return Answers(
-            (*changed.streams, *known.streams),
-            np.concatenate([changed.times, known.times]),
-            np.concatenate([changed.outputs, known.outputs]),
-            np.concatenate([changed.probabilities, known.probabilities]),
-        )
+        return Answers.joined(changed, known)
 
     def _newest(self, names: Sequence[str]) -> Answers:
         found = []
@@ -190,12 +187,6 @@ class Service:
             np.array([info.outputs for info in found], np.float64).reshape(wide),
             np.array([info.probabilities for info in found], np.float64).reshape(wide),
         )
-
-    def _committed(self, receipts: Receipts, seconds: float) -> None:
-        self.metrics.applied.observe(seconds)
-        self.metrics.batch.observe(len(receipts))
-        if self.hub.listeners:
-            self.hub.publish("rows", receipts.answers, receipts.alarms)
 
     async def _tick(self) -> None:
         while True:
@@ -223,37 +214,3 @@ class Service:
                     note("pruned", rows=gone)
             except Exception as error:
                 note("housekeeping failed", logging.WARNING, code=self.problem_of(error).code)
-
-    def about(self) -> dict[str, Any]:
-        """The model and the settings a client must know."""
-        engine, settings = self.engine, self.settings
-        units = settings.units or engine.units
-        return {
-            "model": engine.model_hash,
-            "title": settings.title,
-            "kind": engine.kind,
-            "channels": [
-                {"name": name, "unit": units[place] if units else None}
-                for place, name in enumerate(engine.channels)
-            ],
-            "static": list(engine.schema.features or settings.features),
-            "static_features": [
-                {
-                    "name": column.name,
-                    "kind": "number" if column.categories is None else "category",
-                    "categories": None if column.categories is None else list(column.categories),
-                }
-                for column in engine.schema.static
-            ],
-            "outputs": engine.outputs,
-            "classes": list(self.shapes.names or settings.classes),
-            "watched_output": settings.output,
-            "threshold": settings.threshold,
-            "time_unit": settings.time_unit,
-            "unit_seconds": TIME_UNITS[settings.time_unit],
-            "clock_speed": settings.clock_speed,
-            "tick": settings.tick,
-            "silent_after": settings.silence,
-            "lateness": engine.settings.lateness,
-            "guarded": self.tokens is not None,
-        }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -74,9 +73,6 @@ class ServeSettings:
     silent_after: float | None = None
     """Units of time after a stream's newest row from which on its answer no longer moves; None: 24 hours or, if that is
     longer, 24 units"""
-    output: int = 0
-    """The output that is watched: shown first, sorted by"""
-    threshold: float | None = None
     title: str = "onlinecde"
     classes: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
@@ -135,8 +131,3 @@ class ServeSettings:
         if self.loopback or self.allow_hosts:
             return frozenset((*LOOPBACK, *(host.lower() for host in self.allow_hosts)))
         return None
-
-
-def named(names: Sequence[str] | None, many: int) -> list[str]:
-    """Names for all outputs or channels, numbered where they have none."""
-    return list(names) if names and len(names) == many else [str(i) for i in range(many)]

@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 
 from starlette.types import Receive, Scope, Send
 
-from onlinecde.serving import readiness
-from onlinecde.serving.access import Access, refuse, reply
+from onlinecde.serving.models import NotReady
 from onlinecde.serving.problems import Problem
+from onlinecde.serving.security import Access, refuse, reply
 
 Progress = Callable[[int, int], None]
 
@@ -45,7 +45,7 @@ class StartingApp:
             await reply(send, 200, {"status": "ok"})
         elif scope["type"] == "http" and scope["path"] == "/readyz":
             problem = self._problem()
-            content = readiness.as_json(problem, **self._progress())
+            content = NotReady.of(problem, **self._progress())
             await reply(send, 503, content, problem.headers)
         else:
             await refuse(self._problem(), scope, receive, send)

@@ -44,7 +44,8 @@ class Verified:
         if not self.compared and not self.missing:
             return "compared with the offline model: nothing, for no row was sent"
         told = ", ".join(f"{many} {kind}" for kind, many in self.compared.items())
-        held = "holds" if self.holds else f"FAILS ({self.worst or f'{self.missing} rows missing'})"
+        why = f"{self.missing} rows missing" if self.missing else self.worst
+        held = "holds" if self.holds else f"FAILS ({why})"
         return (
             f"compared with the offline model: {told}; largest difference {self.largest:.1e} of the largest "
             f"output (at most {self.tolerance:g}): {held}"

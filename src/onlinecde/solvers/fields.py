@@ -28,6 +28,10 @@ class VectorField(nn.Module, ABC):
     channels: int
     sees_path: bool = False
 
+    def forward(self, z: Tensor, drive: Tensor | None = None) -> Tensor:
+        """f(z), as `matrix` gives it; with the hooks of the field, where it has some."""
+        return self.matrix(z, drive)
+
     @abstractmethod
     def matrix(self, z: Tensor, drive: Tensor | None = None) -> Tensor:
         """f(z): (stream, hidden) -> (stream, hidden, channel)."""
@@ -36,7 +40,7 @@ class VectorField(nn.Module, ABC):
         self, z: Tensor, dx: Tensor, channels: slice, drive: Tensor | None = None
     ) -> Tensor:
         """f(z) dX over some channels: z (stream, hidden), dx (stream, moved) -> (stream, hidden)."""
-        columns = self.matrix(z, drive)[:, :, channels]
+        columns = self(z, drive)[:, :, channels]
         return torch.einsum("shc,sc->sh", columns, dx)
 
     def drive(self, x: Tensor) -> Tensor:
@@ -334,10 +338,11 @@ def as_field(
             )
         hooks = [hook for kind in HOOKS for hook in field.__dict__[kind].values()]
         # Pruning has done its work by the time its hook is there.
-        if not all(isinstance(hook, BasePruningMethod) for hook in hooks):
+        own_contract = type(field).contract is not VectorField.contract
+        if own_contract and not all(isinstance(hook, BasePruningMethod) for hook in hooks):
             raise ValueError(
-                "the vector field has hooks, which would never be called, for a VectorField is not called "
-                "itself: put them on its layers, or give a plain module z -> (stream, hidden, channel)."
+                "the vector field has hooks, which would never be called, for it contracts without its matrix: "
+                "put them on its layers, or give a plain module z -> (stream, hidden, channel)."
             )
         return field
     return MatrixField(field, hidden, channels)

@@ -132,6 +132,11 @@ class PathSegments:
             return self
         assert self.rows is not None
         if self.cubic:
+            if getattr(field, "bounded_counts", 0):
+                raise ValueError(
+                    "a field with bounded counts sees no linear image of X, and along curved segments it would "
+                    "have to: take a rectilinear or linear path."
+                )
             start = self.rows[:, : self.count].transpose(0, 1)[:, :, None]
             power = torch.arange(1.0, self.slopes.shape[2] + 1).to(self.slopes)[:, None]
             drive = field.drive(torch.cat([start, self.slopes / power], 2))

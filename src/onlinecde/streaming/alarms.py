@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from onlinecde.streaming.errors import StreamingError
 Stream = TypeVar("Stream", str, int)
 
 
-class Alarm(NamedTuple, Generic[Stream]):
+@dataclass(frozen=True, slots=True)
+class Alarm(Generic[Stream]):
     """A stream's probability rose to the threshold at one of its rows."""
 
     number: int

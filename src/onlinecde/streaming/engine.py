@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -323,7 +323,7 @@ class Engine:
     def _named(self, alarms: Sequence[Alarm[int]]) -> list[Alarm[str]]:
         streams = self.store.streams(sorted({alarm.stream for alarm in alarms}))
         names = {stream.number: stream.name for stream in streams}
-        return [Alarm(one.number, names[one.stream], *one[2:]) for one in alarms]
+        return [Alarm(**{**asdict(one), "stream": names[one.stream]}) for one in alarms]
 
     @property
     def counters(self) -> Mapping[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -86,7 +86,7 @@ class EventBatch:
     """Events that whoever made the batch refuses, by position: counted and recorded like the engine's own"""
 
     def __post_init__(self) -> None:
-        many = len(self.times)
+        events = len(self.times)
         named = self.streams if self.of is None else self.of
         for name, column in (
             ("streams" if self.of is None else "of", named),
@@ -94,9 +94,9 @@ class EventBatch:
             ("values", self.values),
             ("ids", self.ids),
         ):
-            if column is not None and len(column) != many:
+            if column is not None and len(column) != events:
                 raise ValueError(
-                    f"{name} has {len(column)} entries, times has {many}: give one for each event."
+                    f"{name} has {len(column)} entries, times has {events}: give one for each event."
                 )
 
     def __len__(self) -> int:
@@ -116,6 +116,43 @@ class EventBatch:
             [e.value for e in events],
             ids if any(i is not None for i in ids) else None,
             static=static,
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[EventBatch], channels: Sequence[str]) -> EventBatch:
+        """Several batches as one, in order; each must have `of`, and of static features the first given count.
+
+        channels: names of the channels, for batches that name theirs.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        streams: list[Any] = []
+        pointers, static, refused, events = [], {}, {}, 0
+        for part in parts:
+            assert part.of is not None
+            pointers.append(part.of + len(streams))
+            streams += part.streams
+            static = {**(part.static or {}), **static}
+            refused.update({events + event: why for event, why in (part.refused or {}).items()})
+            events += len(part)
+        codes = [part.channels for part in parts]
+        if not all(isinstance(code, np.ndarray) for code in codes):
+            codes = [
+                [channels[place] for place in code.tolist()]
+                if isinstance(code, np.ndarray)
+                else code
+                for code in codes
+            ]
+        named = any(part.ids is not None for part in parts)
+        return cls(
+            streams,
+            _joined([part.times for part in parts]),
+            _joined(codes),
+            _joined([part.values for part in parts]),
+            [one for part in parts for one in (part.ids or [None] * len(part))] if named else None,
+            of=np.concatenate(pointers),
+            static=static or None,
+            refused=refused or None,
         )
 
     @classmethod
@@ -150,13 +187,24 @@ class EventBatch:
         )
 
 
+def _joined(columns: Sequence[Any]) -> Any:
+    """Columns one after the other: an array where all are arrays."""
+    if all(isinstance(column, np.ndarray) for column in columns):
+        return np.concatenate(columns)
+    return [
+        one
+        for column in columns
+        for one in (column.tolist() if isinstance(column, np.ndarray) else column)
+    ]
+
+
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What the model says of the streams a micro-batch changed, after the newest row of each."""
+    """The model's answers for some streams, each at a time of its own."""
 
     streams: tuple[str, ...]
     times: np.ndarray
-    """(stream,): time of the newest row"""
+    """(stream,): of a micro-batch's answers the time of the newest row"""
     outputs: np.ndarray
     """(stream, output), as `model.predict` gives them"""
     probabilities: np.ndarray
@@ -164,6 +212,26 @@ class Answers:
 
     def __len__(self) -> int:
         return len(self.streams)
+
+    def of(self, streams: Collection[str]) -> Answers:
+        """Those for some streams."""
+        places = [place for place, name in enumerate(self.streams) if name in streams]
+        return Answers(
+            tuple(self.streams[place] for place in places),
+            self.times[places],
+            self.outputs[places],
+            self.probabilities[places],
+        )
+
+    @classmethod
+    def joined(cls, first: Answers, second: Answers) -> Answers:
+        """Both, one after the other."""
+        return cls(
+            (*first.streams, *second.streams),
+            np.concatenate([first.times, second.times]),
+            np.concatenate([first.outputs, second.outputs]),
+            np.concatenate([first.probabilities, second.probabilities]),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,5 +265,10 @@ class Receipts(Sequence[Receipt]):
     @property
     def counts(self) -> dict[str, int]:
         """How many events ended as what; the numbers add up to the events received."""
-        found = np.bincount(self.outcomes, minlength=len(Outcome))
-        return {outcome.name.lower(): int(found[outcome]) for outcome in Outcome}
+        return counts_of(self.outcomes)
+
+
+def counts_of(outcomes: np.ndarray) -> dict[str, int]:
+    """How many events (event,) ended as what."""
+    counts = np.bincount(outcomes, minlength=len(Outcome)).tolist()
+    return {outcome.name.lower(): counts[outcome] for outcome in Outcome}

@@ -38,8 +38,3 @@ class EngineSettings(AlarmRule):
             span = getattr(self, name)
             if span is not None and not 0 <= span < float("inf"):
                 raise StreamingError(f"{name} is {span}: give a time of 0 or more.", "setting_bad")
-
-    @property
-    def most_ahead(self) -> float:
-        """`ahead`, without bound where it is not given."""
-        return float("inf") if self.ahead is None else self.ahead

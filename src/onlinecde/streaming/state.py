@@ -148,6 +148,7 @@ class EngineState:
         served.check_device()
         self.served, self.model, self.store, self.settings = served, served.model, store, settings
         self.limits = Limits.of(self.model, settings.horizon)
+        self.ahead = float("inf") if settings.ahead is None else settings.ahead
         self.blank: StreamState = served.begin(
             [0.0] * self.model.static if self.model.static else None
         )

@@ -18,9 +18,8 @@ from numba.extending import overload, register_jitable
 from onlinecde.kernels.activations import ACTIVATIONS
 from onlinecde.kernels.cpu.compiled import instruction, part
 
-RELU, TANH, SILU, SOFTPLUS = (
-    ACTIVATIONS[name].code for name in ("relu", "tanh", "silu", "softplus")
-)
+OURS = ("relu", "tanh", "silu", "softplus")
+RELU, TANH, SILU, SOFTPLUS = (ACTIVATIONS[name].code for name in OURS)
 
 # exact in either precision, so that float32 stays float32 and float64 loses nothing
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
@@ -28,6 +27,17 @@ _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 _CLAMP = np.float32(7.9)
 _P = tuple(map(np.float32, (1.6262718, 0.210348807, 0.00481453458, 1.87539048e-05)))
 _Q = tuple(map(np.float32, (1.626272, 0.752437736, 0.038793226, 0.00039032485, 4.05356024e-07)))
+
+
+def code_of(name: str) -> int:
+    """The code by which kernels know an activation.
+
+    Raises:
+        ValueError: `activate` and `through_activation` have no line for it.
+    """
+    if name not in OURS:
+        raise ValueError(f"the CPU kernels do not know the activation {name!r}: they have {OURS}.")
+    return ACTIVATIONS[name].code
 
 
 @instruction

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onlinecde.kernels.activations import activation_named
 from onlinecde.kernels.cpu.compiled import kernel
+from onlinecde.kernels.cpu.elementwise import code_of
 from onlinecde.kernels.cpu.products import entry_points
 from onlinecde.kernels.cpu.tiles import TILE_VECTORS, VECTOR_BYTES
 
@@ -151,7 +151,7 @@ def pack_field(
     field = Field(
         aligned_zeros(column_start + channels * (width + 1) * tall, dtype),
         aligned_zeros(column_start_transposed + channels * hidden * wide if gradient else 0, dtype),
-        hidden, width, depth, channels, tall, wide, activation_named(activation).code, FINALS[final],
+        hidden, width, depth, channels, tall, wide, code_of(activation), FINALS[final],
         column_start, column_start_transposed, width * tall + wide + (depth - 1) * (width + 1) * wide,
         *entry_points(dtype),
     )  # fmt: skip

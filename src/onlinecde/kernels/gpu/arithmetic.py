@@ -47,6 +47,7 @@ def activate(x, ACT: tl.constexpr, FAST: tl.constexpr):
         return tanh(x, FAST)
     if ACT == "silu":
         return x / (1.0 + tl.exp(-x))
+    tl.static_assert(ACT == "softplus", "an activation that these kernels do not know")
     return tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(x)))
 
 
@@ -61,6 +62,7 @@ def through_activation(g, x, ACT: tl.constexpr, FAST: tl.constexpr):
     if ACT == "silu":
         share = 1.0 / (1.0 + tl.exp(-x))
         return g * share * (1.0 + x * (1.0 - share))
+    tl.static_assert(ACT == "softplus", "an activation that these kernels do not know")
     return g / (1.0 + tl.exp(-x))
 
 

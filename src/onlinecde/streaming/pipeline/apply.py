@@ -102,7 +102,7 @@ def _integrated(
         np.flatnonzero(which),
         state.last,
         width=state.model.channels,
-        ahead=state.settings.most_ahead,
+        ahead=state.ahead,
     )
     places = state.newest_places(rows.slots)
     if len(others):

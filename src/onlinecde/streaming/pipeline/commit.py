@@ -230,7 +230,7 @@ def _alarms(
     for number, (row, content) in enumerate(risen, change.totals.alarms + 1):
         slot = int(owner[row])
         alarms.append(Alarm(number, state.names[slot], *content))
-        commit.alarms.append(tuple(Alarm(number, int(state.number[slot]), *content)))
+        commit.alarms.append((number, int(state.number[slot]), *content, None, None))
     return tuple(alarms)
 
 

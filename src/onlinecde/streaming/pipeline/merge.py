@@ -188,7 +188,7 @@ def merge_others(
 
         merged = merge(
             own, last, stored, older,
-            lateness=state.settings.lateness, ahead=state.settings.most_ahead,
+            lateness=state.settings.lateness, ahead=state.ahead,
         )  # fmt: skip
         results.append(merged)
         start = min(merged.changed, default=float("inf"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from onlinecde.streaming.alarms import Alarm
 from onlinecde.streaming.errors import StoreError
@@ -153,7 +154,7 @@ class MemoryStore:
     def acknowledge(self, number: int, at: float, by: str) -> Alarm[int] | None:
         alarm = self._alarms.get(number)
         if alarm is not None and alarm.acknowledged is None:
-            alarm = self._alarms[number] = alarm._replace(acknowledged=at, by=by)
+            alarm = self._alarms[number] = replace(alarm, acknowledged=at, by=by)
         return alarm
 
     def pruned(self) -> bool:

@@ -329,6 +329,6 @@ class SQLiteStore:
         self._owned.release()
 
 
-def _places(record: type[tuple]) -> str:
+def _places(record: type[Any]) -> str:
     """A question mark for each field of a record."""
-    return ", ".join("?" * len(getattr(record, "_fields", ())))
+    return ", ".join("?" * len(record.__match_args__))

@@ -26,20 +26,8 @@ __device__ constexpr float table_a[4][4] = TABLE_A;
 __device__ constexpr float table_b[4] = TABLE_B;
 __device__ constexpr float table_c[4] = TABLE_C;
 
-INLINE float activate(float x) {
-  if (ACT == 0) return x < 0.f ? 0.f : x;
-  if (ACT == 1) return fast_tanh(x);
-  if (ACT == 2) return x / (1.f + __expf(-x));
-  return x > 20.f ? x : __logf(1.f + __expf(x));
-}
-
-INLINE float through_activation(float g, float x) {
-  if (ACT == 0) return x > 0.f ? g : 0.f;
-  if (ACT == 1) { float y = fast_tanh(x); return g * (1.f - y * y); }
-  float share = 1.f / (1.f + __expf(-x));
-  if (ACT == 2) return g * share * (1.f + x * (1.f - share));
-  return g * share;
-}
+INLINE float activate(float x) { return activate<false, true>(x); }
+INLINE float through_activation(float g, float x) { return through_activation<false, true>(g, x); }
 
 INLINE float bend(float x) { return TANH ? fast_tanh(x) : x; }
 

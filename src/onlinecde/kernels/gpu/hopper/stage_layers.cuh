@@ -27,22 +27,8 @@ struct alignas(128) Shared {
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "more shared memory than the host gives");
 
-INLINE float bend(float x) { return SPLIT ? exact_tanh(x) : fast_tanh(x); }
-
-INLINE float activate(float x) {
-  if (ACT == 0) return x < 0.f ? 0.f : x;
-  if (ACT == 1) return bend(x);
-  if (ACT == 2) return x / (1.f + expf(-x));
-  return x > 20.f ? x : logf(1.f + expf(x));
-}
-
-INLINE float through_activation(float g, float x) {
-  if (ACT == 0) return x > 0.f ? g : 0.f;
-  if (ACT == 1) { const float y = bend(x); return g * (1.f - y * y); }
-  const float share = 1.f / (1.f + expf(-x));
-  if (ACT == 2) return g * share * (1.f + x * (1.f - share));
-  return g * share;
-}
+INLINE float activate(float x) { return activate<SPLIT, false>(x); }
+INLINE float through_activation(float g, float x) { return through_activation<SPLIT, false>(g, x); }
 
 // Ask for all weights; thread 0 does, when all have met or none can have come.
 INLINE void fetch_layers(Shared& shared, const half_t* head, const half_t* tail) {

@@ -1,4 +1,4 @@
-"""WebSocket `/v1/live`: events in, receipts, predictions and ticks of the clock out.
+"""What is live: the answers of each commit go to whoever listens, by the WebSocket `/v1/live`.
 
 In, each message a JSON object or list: events in any form `POST /v1/events` takes, or
 `{"subscribe": "all" | ["bed 7", ...], "ticks": true}`, or `{"unsubscribe": true}`. Events may be wrapped as
@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from onlinecde.serving.access import Client
-from onlinecde.serving.event_formats import columns_of, read_json
-from onlinecde.serving.group_commit import Committed
-from onlinecde.serving.hub import Listener
+from onlinecde.serving.bodies import read_json
+from onlinecde.serving.ingest import Committed
+from onlinecde.serving.models import Alarm as AlarmAnswer
+from onlinecde.serving.models import OutputNames, Prediction
 from onlinecde.serving.problems import Problem
+from onlinecde.serving.security import Client
+from onlinecde.streaming import Alarm, Answers
 
 if TYPE_CHECKING:
     from onlinecde.serving.service import Service
@@ -28,6 +31,75 @@ TRANSPORT = "onlinecde.transport"
 """The extension of a socket's ASGI scope that holds its transport"""
 TOO_SLOW, TOO_MANY, REVOKED = 4408, 4429, 4401
 _MOST_NAMES = 10_000
+
+
+class Listener:
+    """What waits to be sent on one socket: whole messages, already as JSON, in bounded number."""
+
+    def __init__(self, most: int) -> None:
+        self.streams: set[str] | None = set()
+        """Names subscribed to; None: all"""
+        self.ticks = False
+        self.too_slow = asyncio.Event()
+        self._most = most
+        self._waiting: deque[bytes] = deque()
+        self._some = asyncio.Event()
+
+    def put(self, message: bytes) -> None:
+        """Queue a message; a listener with too many waiting is marked as too slow."""
+        if len(self._waiting) >= self._most:
+            self.too_slow.set()
+        else:
+            self._waiting.append(message)
+            self._some.set()
+
+    async def frame(self) -> bytes:
+        """All that waits as one frame, a JSON list."""
+        await self._some.wait()
+        self._some.clear()
+        frame = b"[%b]" % b",".join(self._waiting)
+        self._waiting.clear()
+        return frame
+
+
+class Hub:
+    """All listeners."""
+
+    def __init__(self, names: OutputNames) -> None:
+        self.listeners: set[Listener] = set()
+        self.names = names
+
+    def publish(self, reason: str, answers: Answers, alarms: tuple[Alarm, ...] = ()) -> None:
+        """Tell everyone what they subscribed to; serialised once for those who want everything."""
+        whole: bytes | None = None
+        for listener in self.listeners:
+            if reason == "tick" and not listener.ticks:
+                continue
+            if listener.streams is None:
+                if whole is None:
+                    whole = self._message(reason, answers, alarms)
+                listener.put(whole)
+            elif listener.streams:
+                some = answers.of(listener.streams)
+                heard = tuple(one for one in alarms if one.stream in listener.streams)
+                if len(some) or heard:
+                    listener.put(self._message(reason, some, heard))
+
+    def ticked(self) -> tuple[bool, set[str]]:
+        """Whether anyone wants ticks of all streams, and of which streams others do."""
+        every, some = False, set()
+        for listener in self.listeners:
+            if listener.ticks:
+                every = every or listener.streams is None
+                some |= listener.streams or set()
+        return every, some
+
+    def _message(self, reason: str, answers: Answers, alarms: tuple[Alarm, ...]) -> bytes:
+        message: dict[str, Any] = {"type": "predictions", "reason": reason}
+        message["predictions"] = Prediction.of(answers, self.names)
+        if alarms:
+            message["alarms"] = [AlarmAnswer.of(one, self.names) for one in alarms]
+        return orjson.dumps(message)
 
 
 async def live(socket: WebSocket, service: Service) -> None:
@@ -110,12 +182,13 @@ async def _read(socket: WebSocket, service: Service, client: Client, listener: L
         try:
             if len(body) > limits.body_bytes:
                 raise Problem(413, "body_too_large", f"at most {limits.body_bytes} bytes.")
-            told = read_json(body)
-            if isinstance(told, dict) and ("subscribe" in told or "unsubscribe" in told):
-                _subscribe(told, client, listener)
+            content = read_json(body)
+            asked = isinstance(content, dict)
+            if asked and ("subscribe" in content or "unsubscribe" in content):
+                _subscribe(content, client, listener)
                 continue
-            if isinstance(told, dict) and "ref" in told:
-                ref = told.pop("ref")
+            if asked and "ref" in content:
+                ref = content.pop("ref")
                 if not _is_ref(ref):
                     ref = None
                     raise Problem(
@@ -124,16 +197,11 @@ async def _read(socket: WebSocket, service: Service, client: Client, listener: L
                     )  # fmt: skip
             if "write" not in client.scopes:
                 raise Problem(403, "scope_missing", "this needs a token with the scope 'write'.")
-            columns = columns_of(
-                told,
-                positions=service.positions,
-                features=service.features,
-                most=limits.events_per_request,
-            )
+            sent = service.reader.events_of(content)
             await places.acquire()
             await service.commits.room()
             try:
-                answer = service.commits.enter(columns)
+                answer = service.commits.enter(sent)
             except BaseException:
                 places.release()
                 raise
@@ -156,8 +224,8 @@ def _receipt(
     if done.cancelled():
         return
     try:
-        told = {"type": "receipt", "ref": ref, **done.result().as_json(service.engine.channels)}
-        listener.put(orjson.dumps(told))
+        content = done.result().as_json(service.engine.channels)
+        listener.put(orjson.dumps({"type": "receipt", "ref": ref, **content}))
     except Exception as error:
         listener.put(_error(service.problem_of(error, events=True), ref))
 
@@ -168,20 +236,20 @@ def _is_ref(ref: Any) -> bool:
     return isinstance(ref, int) and -(2**63) <= ref < 2**63
 
 
-def _subscribe(told: dict[str, Any], client: Client, listener: Listener) -> None:
+def _subscribe(asked: dict[str, Any], client: Client, listener: Listener) -> None:
     if "read" not in client.scopes:
         raise Problem(403, "scope_missing", "this needs a token with the scope 'read'.")
-    known = {"unsubscribe"} if "unsubscribe" in told else {"subscribe", "ticks"}
-    if strange := told.keys() - known:
+    known = {"unsubscribe"} if "unsubscribe" in asked else {"subscribe", "ticks"}
+    if strange := asked.keys() - known:
         name = min(strange)[:40]
         raise Problem(
             422, "field_unknown", f"beside {min(known)!r} there is no field {name!r}: send it by itself.",
             field=name,
         )  # fmt: skip
-    if "unsubscribe" in told:
+    if "unsubscribe" in asked:
         listener.streams, listener.ticks = set(), False
     else:
-        wanted, ticks = told["subscribe"], told.get("ticks", True)
+        wanted, ticks = asked["subscribe"], asked.get("ticks", True)
         names = isinstance(wanted, list) and len(wanted) <= _MOST_NAMES
         names = names and all(isinstance(name, str) and len(name) <= 200 for name in wanted)
         if wanted != "all" and not names:
@@ -205,7 +273,7 @@ def _subscribe(told: dict[str, Any], client: Client, listener: Listener) -> None
 
 
 def _error(problem: Problem, ref: Any) -> bytes:
-    told = {"type": "error", "ref": ref, "status": problem.status, **problem.as_json()}
+    asked = {"type": "error", "ref": ref, "status": problem.status, **problem.as_json()}
     if problem.retry_after is not None:
-        told["retry_after"] = problem.retry_after
-    return orjson.dumps(told)
+        asked["retry_after"] = problem.retry_after
+    return orjson.dumps(asked)

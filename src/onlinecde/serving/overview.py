@@ -95,13 +95,8 @@ class Board:
             return await self._do(lambda: self._few(names))
         snapshot = await self.snapshot()
         streams = snapshot.overview.streams
-        at = [i for i, name in enumerate(streams) if names is None or name in names]
-        return Answers(
-            tuple(streams[i] for i in at),
-            snapshot.now[at],
-            snapshot.outputs[at],
-            snapshot.probabilities[at],
-        )
+        every = Answers(streams, snapshot.now, snapshot.outputs, snapshot.probabilities)
+        return every if names is None else every.of(names)
 
     def _few(self, names: set[str]) -> Answers:
         known = [one for one in map(self._info, sorted(names)) if one is not None]
@@ -168,12 +163,7 @@ class Board:
                 return Answers(names, at, nothing, nothing)
         half = len(names) // 2
         first, second = self._ask(names[:half], at[:half]), self._ask(names[half:], at[half:])
-        return Answers(
-            names,
-            np.concatenate([first.times, second.times]),
-            np.concatenate([first.outputs, second.outputs]),
-            np.concatenate([first.probabilities, second.probabilities]),
-        )
+        return Answers.joined(first, second)
 
     def _note_bad(self, name: str, error: StreamingError) -> None:
         """Log, once, that a stream cannot be asked; one that is gone is no news."""

@@ -1,4 +1,4 @@
-"""The door: who is asking, from where, and may they. Pure ASGI, before any route.
+"""Security: who is asking, from where, how often, and may they. Pure ASGI, before any route.
 
 Every route is closed unless `OPEN` lists it. Scopes: `read` for what only looks, `write` for the rest.
 """
@@ -6,6 +6,7 @@ Every route is closed unless `OPEN` lists it. Scopes: `read` for what only looks
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -15,13 +16,13 @@ from urllib.parse import urlsplit
 
 import orjson
 from fastapi import FastAPI
+from prometheus_client import Counter
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from onlinecde.serving.problems import Problem
-from onlinecde.serving.rates import Rates
 from onlinecde.serving.request_log import LOGGER, note
 from onlinecde.serving.settings import ServeSettings
 from onlinecde.serving.tokens import SCOPES, Token, TokenBook
@@ -50,6 +51,42 @@ class _Shortcut:
     path: str
 
 
+class Rates:
+    """A bucket for each client: `burst` at once, `per_second` from then on.
+
+    >>> now = [0.0]
+    >>> rates = Rates(2.0, 2, clock=lambda: now[0])
+    >>> [rates.wait("a") for _ in range(3)]
+    [0.0, 0.0, 0.5]
+    >>> now[0] = 0.5
+    >>> rates.wait("a")
+    0.0
+    """
+
+    def __init__(
+        self,
+        per_second: float,
+        burst: int,
+        *,
+        most_clients: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rate, self._burst, self._most = per_second, float(burst), most_clients
+        self._clock = clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait(self, client: str) -> float:
+        """0 where the client may ask now, and then it has; else the seconds until it may."""
+        now = self._clock()
+        left, since = self._left.pop(client, (self._burst, now))
+        left = min(self._burst, left + max(0.0, now - since) * self._rate)
+        wait = 0.0 if left >= 1.0 else (1.0 - left) / self._rate
+        self._left[client] = (left - 1.0 if wait == 0.0 else left, now)
+        if len(self._left) > self._most:  # whoever asked longest ago has a full bucket anyway
+            self._left.popitem(last=False)
+        return wait
+
+
 @dataclass(frozen=True)
 class Client:
     """Who is asking."""
@@ -70,13 +107,13 @@ class Access:
         settings: ServeSettings,
         tokens: TokenBook | None,
         rates: Rates,
-        counted: Callable[[str, int], None],
+        requests: Counter,
         shortcuts: Mapping[tuple[str, str], Endpoint] | None = None,
     ) -> None:
         self.app, self.settings, self.tokens = app, settings, tokens
         self._hosts = settings.hosts()
         self._rates = rates
-        self._counted = counted
+        self._requests = requests
         # Choosing a route costs more than one small micro-batch does: the busiest are found at once.
         self._shortcuts = dict(shortcuts or {})
 
@@ -120,7 +157,7 @@ class Access:
                     problem = Problem(500, "failed", "something went wrong; it was logged.")
                     await refuse(problem, scope, receive, answer)
         route, spent = _route(scope), time.perf_counter() - began
-        self._counted(route, status[0])
+        self._requests.labels(route, status[0]).inc()
         if self.settings.log_requests or status[0] >= 500:
             note("request", route=route, status=status[0], ms=round(1000 * spent, 2))
 

@@ -1,0 +1,477 @@
+"""The API's answers, each defined once: its fields are in the OpenAPI document, and `of` fills them in for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from onlinecde.series import TIME_UNITS
+from onlinecde.serving import problems
+from onlinecde.serving.settings import ServeSettings
+from onlinecde.streaming import Alarm as RaisedAlarm
+from onlinecde.streaming import Answers, Engine, Receipts, StreamInfo
+from onlinecde.streaming import Curve as EngineCurve
+from onlinecde.streaming import HistoryRow as EngineRow
+from onlinecde.streaming import RowExplanation as EngineExplanation
+
+if TYPE_CHECKING:
+    from onlinecde.serving.overview import Snapshot
+
+
+class _Body(BaseModel):
+    """An answer. Plain values are filled in under the names of its fields; those with a default may be left out."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @classmethod
+    @cache
+    def _fields(cls) -> tuple[tuple[str, bool], ...]:
+        """(name, whether it must be there) of each field."""
+        return tuple((name, field.is_required()) for name, field in cls.model_fields.items())
+
+    @classmethod
+    def fill(cls, source: object = None, /, **given: Any) -> dict[str, Any]:
+        """One answer: each field from `given`, or, where it must be there, from `source`'s attribute of its name."""
+        answer: dict[str, Any] = {}
+        for name, required in cls._fields():
+            if name in given:
+                answer[name] = given.pop(name)
+            elif required:
+                answer[name] = getattr(source, name)
+        if given:
+            raise TypeError(f"{cls.__name__} has no field {min(given)!r}")
+        return answer
+
+    @classmethod
+    def table(cls, **columns: Iterable[Any]) -> list[dict[str, Any]]:
+        """Many answers at once: a column for each field."""
+        names = [name for name, required in cls._fields() if required or name in columns]
+        if len(names) != len(columns):
+            raise TypeError(f"{cls.__name__} has fields {names}, not {list(columns)}")
+        rows = zip(*(columns[name] for name in names), strict=True)
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+@dataclass(frozen=True)
+class OutputNames:
+    """Under which key outputs are answered: a classifier's as `probabilities`, a regression's as `predicted` by name.
+
+    >>> OutputNames.of("regression", ["SOFA"], 1).each([1.5]), OutputNames.of("binary", [], 1).each([0.5])
+    ({'predicted': {'SOFA': 1.5}}, {'probabilities': [0.5]})
+    """
+
+    names: tuple[str, ...] | None
+    """Of the outputs of a regression; None for a classifier"""
+
+    @classmethod
+    def of(cls, kind: str, classes: Sequence[str], outputs: int) -> OutputNames:
+        """For a model of this kind; outputs without names of their own are "output 1" and so on."""
+        if kind != "regression":
+            return cls(None)
+        numbered = tuple(f"output {number}" for number in range(1, outputs + 1))
+        return cls(tuple(classes) if len(classes) == outputs else numbered)
+
+    def each(self, numbers: Sequence[float] | None) -> dict[str, Any]:
+        """One answer, (output,), under its key."""
+        if self.names is None:
+            return {"probabilities": numbers}
+        named = None if numbers is None else dict(zip(self.names, numbers, strict=True))
+        return {"predicted": named}
+
+    def column(self, numbers: list[list[float]]) -> dict[str, Any]:
+        """Answers (stream, output), under their key, as a column."""
+        if self.names is None:
+            return {"probabilities": numbers}
+        return {"predicted": [dict(zip(self.names, row, strict=True)) for row in numbers]}
+
+    def over_time(self, numbers: np.ndarray, prefix: str = "") -> dict[str, Any]:
+        """Answers as time goes, (time, output), under their key."""
+        if self.names is None:
+            return {f"{prefix}probabilities": numbers.tolist()}
+        return {f"{prefix}predicted": dict(zip(self.names, numbers.T.tolist(), strict=True))}
+
+
+class Error(_Body):
+    """Why: a stable code, the field at fault, and what to do."""
+
+    code: str
+    message: str
+    field: str | None = None
+
+
+class ErrorAnswer(_Body):
+    """What every answer of 400 and above holds."""
+
+    error: Error
+
+
+class RefusedEvent(_Body):
+    """An event that was refused: `index` counts the events or rows of the request."""
+
+    index: int
+    code: str
+    field: str
+    message: str
+
+
+class Prediction(_Body):
+    """What the model says of a stream at a time; null where it has no finite answer.
+
+    Here and below, a classifier's answers have `probabilities`, those of a regression `predicted`, by name.
+    """
+
+    stream: str
+    time: float
+    outputs: list[float | None]
+    probabilities: list[float | None] | None = None
+    predicted: dict[str, float | None] | None = None
+
+    @classmethod
+    def of(cls, answers: Answers, names: OutputNames) -> list[dict[str, Any]]:
+        """One entry a stream."""
+        return cls.table(
+            stream=answers.streams,
+            time=answers.times.tolist(),
+            outputs=answers.outputs.tolist(),
+            **names.column(answers.probabilities.tolist()),
+        )
+
+
+class Receipt(_Body):
+    """What became of the events of a request; they are durable."""
+
+    sequence: int
+    events: int
+    counts: dict[str, int]
+    refusals: list[RefusedEvent]
+    refusals_left_out: int
+    answers: list[Prediction] | None = None
+    notes: list[str] | None = None
+    """Of static features of streams that were opened: a category the model does not know is taken as missing"""
+
+    @classmethod
+    def of(
+        cls, receipts: Receipts, notes: list[str], refusals: list[dict[str, Any]], **given: Any
+    ) -> dict[str, Any]:
+        """What became of a part of a micro-batch."""
+        if notes:
+            given["notes"] = notes
+        return cls.fill(receipts, refusals=refusals, **given)
+
+
+class RefusedReceipt(_Body):
+    """Every event was refused, or the request had not the form of any; `error` says why (the first)."""
+
+    error: Error
+    sequence: int | None = None
+    events: int | None = None
+    counts: dict[str, int] | None = None
+    refusals: list[RefusedEvent] | None = None
+    refusals_left_out: int | None = None
+    notes: list[str] | None = None
+
+
+class Alarm(_Body):
+    """A stream's probability, or number (`value`), rose to the threshold; wall clock in seconds since 1970."""
+
+    number: int
+    stream: str
+    time: float
+    probability: float | None = None
+    value: float | None = None
+    threshold: float
+    raised: float
+    acknowledged: float | None
+    by: str | None
+
+    @classmethod
+    def of(cls, alarm: RaisedAlarm[str], names: OutputNames) -> dict[str, Any]:
+        """An alarm of the engine."""
+        reached = "probability" if names.names is None else "value"
+        return cls.fill(alarm, **{reached: alarm.probability})
+
+
+class BoardRow(_Body):
+    """A stream in the overview; what is said is at `now`, `trend` since the row before the newest.
+
+    Null where the stream cannot be asked, because its stored state is damaged.
+    """
+
+    stream: str
+    rows: int
+    last_time: float
+    now: float
+    probabilities: list[float | None] | None = None
+    predicted: dict[str, float | None] | None = None
+    trend: float | None
+    received: float
+    alarm: Alarm | None
+
+    @classmethod
+    def of(
+        cls, snapshot: Snapshot, places: list[int], output: int, names: OutputNames
+    ) -> list[dict[str, Any]]:
+        """The streams at these places; output: the one that is watched."""
+        overview = snapshot.overview
+        streams = [overview.streams[place] for place in places]
+        watched = snapshot.probabilities[places, output]
+        rise = (watched - overview.previous[places]).tolist()
+        fresh = np.isnan(overview.previous[places]).tolist()
+        alarms = [snapshot.alarms.get(stream) for stream in streams]
+        return cls.table(
+            stream=streams,
+            rows=overview.rows[places].tolist(),
+            last_time=overview.last_times[places].tolist(),
+            now=snapshot.now[places].tolist(),
+            **names.column(snapshot.probabilities[places].tolist()),
+            trend=[None if new else one for one, new in zip(rise, fresh, strict=True)],
+            received=overview.received[places].tolist(),
+            alarm=[None if one is None else Alarm.of(one, names) for one in alarms],
+        )
+
+
+class Streams(_Body):
+    """Streams in the order of who needs attention."""
+
+    total: int
+    found: int
+    taken: float
+    alarms: int
+    streams: list[BoardRow]
+
+
+class Stream(_Body):
+    """One stream: `outputs` after its newest row, `now` at this moment."""
+
+    stream: str
+    rows: int
+    first_time: float | None
+    last_time: float | None
+    outputs: list[float] | None
+    probabilities: list[float] | None = None
+    predicted: dict[str, float] | None = None
+    static: list[float] | None
+    origin: float | None
+    received: float | None
+    now: Prediction | None
+    alarms: list[Alarm]
+    notes: list[str] | None = None
+    """Of the static features it was opened with just now"""
+
+    @classmethod
+    def of(
+        cls,
+        info: StreamInfo,
+        now: Answers | None,
+        alarms: Sequence[RaisedAlarm[str]],
+        names: OutputNames,
+    ) -> dict[str, Any]:
+        """A stream of the engine."""
+        return cls.fill(
+            info,
+            **names.each(info.probabilities),
+            now=None if now is None else Prediction.of(now, names)[0],
+            alarms=[Alarm.of(one, names) for one in alarms],
+            **({"notes": list(info.notes)} if info.notes else {}),
+        )
+
+
+class Superseded(_Body):
+    """A value that a correction replaced."""
+
+    channel: str
+    value: float
+
+
+class Revised(_Body):
+    """An answer that was given and later changed."""
+
+    outputs: list[float]
+    sequence: int
+
+
+class HistoryRow(_Body):
+    """A row as received and what was answered after it."""
+
+    time: float
+    values: dict[str, float]
+    superseded: list[Superseded]
+    outputs: list[float]
+    probabilities: list[float] | None = None
+    predicted: dict[str, float] | None = None
+    sequence: int
+    received: float
+    revised: list[Revised]
+
+    @classmethod
+    def of(cls, row: EngineRow, names: OutputNames) -> dict[str, Any]:
+        """A row of the engine."""
+        return cls.fill(
+            row,
+            values=row.events,
+            superseded=[Superseded.fill(channel=c, value=v) for c, v in row.superseded],
+            **names.each(row.probabilities),
+            revised=[Revised.fill(one) for one in row.revised],
+        )
+
+
+class History(_Body):
+    """Rows in order of time."""
+
+    stream: str
+    rows: list[HistoryRow]
+
+
+class Curve(_Body):
+    """The answer in continuous time; at a row it jumps from `row_before` (row, output) to `row_probabilities`."""
+
+    stream: str
+    times: list[float]
+    probabilities: list[list[float]] | None = None
+    predicted: dict[str, list[float]] | None = None
+    outputs: list[list[float]]
+    row_times: list[float]
+    row_probabilities: list[list[float]] | None = None
+    row_predicted: dict[str, list[float]] | None = None
+    row_before: list[list[float | None]]
+
+    @classmethod
+    def of(cls, stream: str, curve: EngineCurve, names: OutputNames) -> dict[str, Any]:
+        """A curve of the engine."""
+        return cls.fill(
+            stream=stream,
+            times=curve.times.tolist(),
+            **names.over_time(curve.probabilities),
+            outputs=curve.outputs.tolist(),
+            row_times=curve.row_times.tolist(),
+            **names.over_time(curve.row_probabilities, "row_"),
+            row_before=curve.row_before.tolist(),
+        )
+
+
+class RowExplanation(_Body):
+    """What moved the outputs: `start + passing_of_time + sum of channels` is the output after the row."""
+
+    time: float
+    start: list[float]
+    passing_of_time: list[float]
+    channels: dict[str, list[float]]
+    values: dict[str, float]
+
+    @classmethod
+    def of(cls, row: EngineExplanation) -> dict[str, Any]:
+        """An explanation of the engine."""
+        return cls.fill(
+            row,
+            time=row.row_time,
+            start=row.start.tolist(),
+            passing_of_time=row.time.tolist(),
+            channels={name: part.tolist() for name, part in row.events.items()},
+        )
+
+
+class Explanation(_Body):
+    """Row by row, in order of time."""
+
+    stream: str
+    rows: list[RowExplanation]
+
+
+class Alarms(_Body):
+    """Alarms, newest first."""
+
+    alarms: list[Alarm]
+
+
+class Channel(_Body):
+    """A channel and its unit, where it is known."""
+
+    name: str
+    unit: str | None
+
+
+class StaticFeature(_Body):
+    """A static feature as clients give it: a number, or one of the categories."""
+
+    name: str
+    kind: str
+    categories: list[str] | None
+
+
+class About(_Body):
+    """The model and how it is served."""
+
+    model: str
+    title: str
+    kind: str
+    channels: list[Channel]
+    static: list[str]
+    """Static features as the model takes them in; `Stream.static` is in this order"""
+    static_features: list[StaticFeature]
+    outputs: int
+    classes: list[str]
+    watched_output: int
+    threshold: float | None
+    time_unit: str
+    unit_seconds: float
+    """Seconds in a unit of time"""
+    clock_speed: float
+    tick: float
+    silent_after: float
+    lateness: float
+    guarded: bool
+    """Whether one needs a token here"""
+
+    @classmethod
+    def of(
+        cls, engine: Engine, settings: ServeSettings, names: OutputNames, *, guarded: bool
+    ) -> dict[str, Any]:
+        """The model of an engine, and the settings a client must know."""
+        units = settings.units or engine.units or [None] * len(engine.channels)
+        return cls.fill(
+            settings,
+            model=engine.model_hash,
+            kind=engine.kind,
+            channels=Channel.table(name=engine.channels, unit=units),
+            static=list(engine.schema.features or settings.features),
+            static_features=[
+                StaticFeature.fill(
+                    name=column.name,
+                    kind="number" if column.categories is None else "category",
+                    categories=None if column.categories is None else list(column.categories),
+                )
+                for column in engine.schema.static
+            ],
+            outputs=engine.outputs,
+            classes=list(names.names or settings.classes),
+            watched_output=engine.settings.output,
+            threshold=engine.settings.threshold,
+            silent_after=settings.silence,
+            unit_seconds=TIME_UNITS[settings.time_unit],
+            lateness=engine.settings.lateness,
+            guarded=guarded,
+        )
+
+
+class Health(_Body):
+    """It runs, or it is ready."""
+
+    status: str
+
+
+class NotReady(_Body):
+    """Events cannot be taken, and why; `progress` from 0 to 1 while states are rebuilt."""
+
+    status: str
+    progress: float | None = None
+    error: Error
+
+    @classmethod
+    def of(cls, problem: problems.Problem, **progress: float) -> dict[str, Any]:
+        """Why events cannot be taken."""
+        return cls.fill(status="not ready", **progress, **problem.as_json())
