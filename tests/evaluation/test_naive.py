@@ -14,7 +14,7 @@ from onlinecde.evaluation.naive import NaiveScore, naive_predictions
 from onlinecde.evaluation.report import report
 from onlinecde.series import SeriesBatch
 from onlinecde.training import fit
-from onlinecde.training.loop import Unwatched
+from onlinecde.training.callbacks import Callback
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def ward():
     return simulate_ward(100, seed=5, hours=12).task
 
 
-class Notes(Unwatched):
+class Notes(Callback):
     def __init__(self):
         self.texts = []
 
@@ -110,7 +110,13 @@ def test_fit_and_evaluate_warn_of_a_model_that_is_worse_than_nothing(ward, tmp_p
     notes = Notes()
     made = numbers_task(lambda values, random: np.nan_to_num(values[:, -1, 0]))
     done = fit(
-        made, "gru", tmp_path / "run", epochs=1, lr=1e-9, model_settings={"hidden": 4}, watch=notes
+        made,
+        "gru",
+        tmp_path / "run",
+        epochs=1,
+        lr=1e-9,
+        model_settings={"hidden": 4},
+        callback=notes,
     )
     warned = [text for text in notes.texts if text.startswith("warning")]
     assert any("does not beat the last value of a's" in text for text in warned), notes.texts
@@ -135,7 +141,7 @@ def test_several_numbers_are_judged_each_in_its_own_unit():
     random = np.random.default_rng(7)
     labels = random.normal([0.0, 500.0], [1.0, 200.0], (40, 2))
     outputs = labels + random.normal(0.0, [0.5, 20.0], (40, 2))
-    head = oc.models.heads.Head(1, 2, "regression")
+    head = oc.models.Readout(1, 2, "regression")
     found = score("regression", "rmse", torch.tensor(outputs), torch.tensor(labels), head)
     each = [oracle.root_mean_squared_error(labels[:, i], outputs[:, i]) for i in range(2)]
     assert found == pytest.approx(np.mean(np.array(each) / labels.std(0)), rel=1e-9)

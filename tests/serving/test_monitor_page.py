@@ -246,7 +246,9 @@ def test_what_the_server_refuses_is_told_and_is_not_a_lost_server(start, page):
 
 def test_labels_do_not_overlap_for_one_row_and_long_names(start, page):
     names = ("mean_arterial_pressure_by_a_cuff_on_the_left_upper_arm", *CHANNELS[1:])
-    model = oc.NeuralCDE(4, 8, 8, 1, 1, kind="binary").eval()
+    model = oc.NeuralCDE(
+        4, 8, outputs=1, field={"width": 8, "depth": 1}, readout={"kind": "binary"}
+    ).eval()
     client, _, url = start(engine=Engine(model, channels=names), clock_speed=1e-9)
     told = {"stream": "a", "time": 0.0, "values": {names[0]: 92.0}}
     client.post("/v1/events", json=told)
@@ -272,9 +274,11 @@ def test_labels_do_not_overlap_for_one_row_and_long_names(start, page):
 
 
 def test_a_regression_is_shown_in_its_own_numbers_with_its_line_on_the_chart(start, page):
-    model = oc.NeuralCDE(len(CHANNELS), 8, 8, 1, 2, kind="regression").eval()
+    model = oc.NeuralCDE(
+        len(CHANNELS), 8, outputs=2, field={"width": 8, "depth": 1}, readout={"kind": "regression"}
+    ).eval()
     with torch.no_grad():
-        model.head.layers.bias.copy_(torch.tensor([3.0, -30.0]))
+        model.readout.layers.bias.copy_(torch.tensor([3.0, -30.0]))
     engine = Engine(model, channels=CHANNELS, threshold=-45.0, output=1)
     client, _, url = start(engine=engine, classes=("SOFA", "platelets"), clock_speed=1e-9)
     client.post("/v1/events", json=rows(2))

@@ -1,5 +1,6 @@
 """What `fit` builds for a task when it is told little."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -8,9 +9,10 @@ import torch
 
 import onlinecde as oc
 from onlinecde.data import Task, simulate_ward
+from onlinecde.models.flat_settings import flat_of
 from onlinecde.training import FitError, build_model
 from onlinecde.training import defaults as building
-from onlinecde.training.defaults import PULL, RESTORING, model_class, model_settings
+from onlinecde.training.defaults import PULL, RESTORING, model_class, model_settings, resolve
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,7 @@ def test_what_is_given_is_kept_and_what_no_longer_fits_is_left_out(ward):
     ],
 )
 def test_the_readout_of_series_with_gaps_sees_ramps_unless_told_otherwise(ward, given, wanted):
-    config = build_model(ward, "neural-cde", given).config
+    config = flat_of(build_model(ward, "neural-cde", given).config)
     found = tuple(config[f"readout_{name}"] for name in ("ramps", "width", "dropout"))
     assert found == wanted
 
@@ -70,13 +72,13 @@ def test_with_many_labels_at_rows_the_readout_has_several_members(ward, monkeypa
     there = int((~ward.split("train")[1].isnan()).sum())
     for many, wanted in ((there + 1, (128, 1, 0)), (there, (256, 16, 256))):
         monkeypatch.setattr(building, "MANY", many)
-        config = build_model(ward, "neural-cde").config
+        config = flat_of(build_model(ward, "neural-cde").config)
         assert tuple(config[f"readout_{name}"] for name in ("width", "members", "steps")) == wanted
     for given in ({"readout_width": None}, {"readout_members": 1}):
-        other = build_model(ward, "neural-cde", given).config
+        other = flat_of(build_model(ward, "neural-cde", given).config)
         assert (other["readout_members"], other["readout_steps"]) == (1, 0)
     once = replace(ward, per="stream", labels=ward.labels[:, 0])
-    assert build_model(once, "neural-cde").config["readout_members"] == 1
+    assert flat_of(build_model(once, "neural-cde").config)["readout_members"] == 1
 
 
 def test_a_state_is_pulled_back_at_first(ward):
@@ -102,3 +104,43 @@ def test_names_are_read_kindly(name, cls):
 def test_an_unknown_name_is_answered_with_those_there_are():
     with pytest.raises(FitError, match="choose one of neural-cde, gru"):
         model_class("transformer")
+
+
+def test_every_setting_says_who_set_it_and_why(ward, tmp_path):
+    found = resolve(ward, "neural-cde", {"hidden": 8}, changes={"epochs": 2})
+    model, training = found.chosen["model"], found.chosen["training"]
+    assert (model["hidden"].value, model["hidden"].by) == (8, "user")
+    assert (model["control"].by, model["rank"].by, model["method"].by) == (
+        "data",
+        "recipe",
+        "default",
+    )
+    assert model["outputs"].by == "task"
+    assert (training["epochs"].by, training["lr"].by) == ("user", "default")
+    assert found.model == model_settings(ward, "neural-cde", {"hidden": 8})
+    assert {name: model[name].value for name in found.model} == found.model
+    assert all(one.why for part in found.chosen.values() for one in part.values())
+    assert set(model) == set(building.parameters_of("neural-cde"))
+    whole = resolve(ward, "gru", settings=oc.training.PAPER, changes={"lr": 0.1})
+    assert whole.training == oc.training.PAPER.changed({"lr": 0.1})
+    assert (whole.chosen["training"]["epochs"].by, whole.chosen["training"]["lr"].by) == (
+        "recipe",
+        "user",
+    )
+
+
+def test_a_run_keeps_who_set_its_settings_and_goes_on_with_its_own_defaults(
+    ward, tmp_path, monkeypatch
+):
+    sizes = {"hidden": 4}
+    oc.fit(ward, "neural-cde", tmp_path / "run", model_settings=sizes, epochs=1)
+    kept = (tmp_path / "run" / "settings.json").read_text()
+    told = json.loads(kept)
+    assert told["model"]["hidden"] == {"value": 4, "by": "user", "why": "given"}
+    assert told["training"]["epochs"]["by"] == "user"
+    monkeypatch.setattr(building, "RESTORING", 0.1)
+    again = resolve(ward, "neural-cde", sizes, changes={"epochs": 1}, run=tmp_path / "run")
+    assert again.model["restoring"] == told["model"]["restoring"]["value"]
+    assert again.chosen["model"]["restoring"].by == "run"
+    oc.fit(ward, "neural-cde", tmp_path / "run", model_settings=sizes, epochs=1)
+    assert (tmp_path / "run" / "settings.json").read_text() == kept

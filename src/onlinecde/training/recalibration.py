@@ -12,8 +12,8 @@ from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models import NeuralCDE, OnlineModel
 from onlinecde.training.base_rates import loss_weight
 from onlinecde.training.calibration_map import fit_map, mapped
+from onlinecde.training.callbacks import Callback
 from onlinecde.training.folding import last_layer
-from onlinecde.training.loop import Watch
 from onlinecde.training.readout_steps import validation_scores
 from onlinecde.training.settings import FitSettings
 
@@ -22,7 +22,7 @@ CHECKED = 8
 
 
 def recalibrate(
-    model: OnlineModel, task: Task, settings: FitSettings, watch: Watch
+    model: OnlineModel, task: Task, settings: FitSettings, callback: Callback
 ) -> dict[str, Any] | None:
     """Replace the log-odds l of a fitted classifier by `scale * l + shift`, fitted to the validation split.
 
@@ -37,7 +37,7 @@ def recalibrate(
     series, labels = task.split("validation")
     outputs = predict_task(model, series, task.per)
     weight = loss_weight(task, settings)
-    scale, shift = fit_map(model.head, outputs, labels.cpu(), weight)
+    scale, shift = fit_map(model.readout, outputs, labels.cpu(), weight)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     rescale(model, scale, shift)
     some = predict_task(model, series[:CHECKED], task.per)
@@ -47,10 +47,10 @@ def recalibrate(
     tolerance = 1e-3 * max(1.0, float(expected.abs().max()))
     if not bool(((some - expected).abs() <= tolerance).all()):
         model.load_state_dict(before)
-        watch.note("not recalibrated: the outputs are not those of the readout's last layer")
+        callback.note("not recalibrated: the outputs are not those of the readout's last layer")
         return None
     scores = validation_scores(model, task, settings, mapped(outputs, scale, shift), labels)
-    watch.note(
+    callback.note(
         f"log-odds recalibrated on validation: scale {_listed(scale)}, shift {_listed(shift)}; "
         f"validation loss {scores['validation_loss']:.4f}"
     )
@@ -65,7 +65,7 @@ def rescale(model: OnlineModel, scale: Tensor, shift: Tensor) -> None:
     scale, shift = scale.to(last.weight.device), shift.to(last.weight.device)
     last.bias.copy_(last.bias.double() * scale + shift)
     last.weight.copy_(last.weight.double() * scale[:, None])
-    steps = model.steps if isinstance(model, NeuralCDE) else None
+    steps = model.readout.steps if isinstance(model, NeuralCDE) else None
     if steps is not None:
         # The output is a mean of the readout's log-odds and those of the steps: both change alike.
         steps.base.copy_(steps.base.double() * scale[0] + shift[0])
