@@ -17,7 +17,7 @@ from onlinecde.kernels.cpu.products import add_outer, product
 
 
 class Pull(NamedTuple):
-    """Gradients on the way back through a step; slots and rows as in `Stages`."""
+    """Gradients in the backward sweep through a step; slots and rows as in `Stages`."""
 
     z: np.ndarray
     """(row * tall,): of the state after the step; `step_back` leaves that of the state before it."""

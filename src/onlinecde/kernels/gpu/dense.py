@@ -2,7 +2,7 @@
 
 A piece of work is a tile of streams, a block of hidden units and a group of channels. It reads what the
 last layer takes in once for all its channels and adds them up in registers: one part for each
-stream and group on the way there, and for each stream, block and group on the way back. A channel
+stream and group in the forward sweep, and for each stream, block and group in the backward sweep. A channel
 that stands still in a stream has dX = 0 and adds nothing. Products are laid out (stream, unit), on the way
 back for wide rows (unit, stream).
 """

@@ -59,7 +59,7 @@ class Shape:
     entries: int
     """(channel, stream) entries in a tile"""
     entries_back: int
-    """... of which so many are taken at once on the way back"""
+    """... of which so many are taken at once in the backward sweep"""
     block: int
     """Columns of a tile's product computed at once"""
     columns: int
@@ -69,7 +69,7 @@ class Shape:
     """Pieces of work into which the hidden units of a tile of entries are cut, where units come first"""
     shares_back: int
     ahead: int
-    """Blocks of an entry's weights that are read one ahead of the other on the way there"""
+    """Blocks of an entry's weights that are read one ahead of the other in the forward sweep"""
     deep: int
     """Numbers of a row read at once; wider rows are not held in registers"""
     warps: int

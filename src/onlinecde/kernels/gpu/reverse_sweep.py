@@ -55,7 +55,7 @@ def backward_kernel(
     `g_ks` (slot, stream, HS) takes the gradients of the stages, `g_sizes` (stream,) the size of the
     one at hand and `g_most` (stream,) the largest on value legs, `grads` those before the
     activations. A tile of entries makes work for `SHARES` in hidden units, each for `BLOCK` entries;
-    `DENSE` legs are cut as on the way there.
+    `DENSE` legs are cut as in the forward sweep.
     """
     long = streams.to(tl.int64)
     pid = tl.program_id(0)

@@ -19,7 +19,7 @@ class _Sizes(FieldShape, Protocol):
 
 
 def room_for_step(field: _Sizes, legs: Legs, stages: int) -> int:
-    """Bytes that a solve and its way back take beside the path, at the moment they take most."""
+    """Bytes that a solve and its backward sweep take beside the path, at the moment they take most."""
     shape = shape_for(field, legs)
     number, streams, degree, channels = legs.slopes.shape
     hidden, width = legs.row(field.hidden), legs.row(field.width)

@@ -218,7 +218,7 @@ def _backward(
     if tape.features is None and not tape.blocks:
         _sweep_back(tape, g_knots, every, *room, g_time, g_slopes)
     else:
-        # Whoever wants gradients of times or values said so on the way there, which the sweeps then took.
+        # Gradients of times or values were announced to the forward, which then left the solve to the sweeps.
         assert g_time is None
         assert g_slopes is None
         reverse = stage_by_stage.reverse if tape.blocks else clusters.reverse

@@ -27,7 +27,7 @@ OUTER = 3
 
 @dataclass(frozen=True, eq=False)
 class Tape:
-    """What the way back needs of a solve."""
+    """What the backward sweep needs of a solve."""
 
     field: PackedField
     legs: Legs
@@ -47,11 +47,11 @@ class Tape:
     split: bool
     """Whether products are computed to 22 bits, else to 11"""
     clusters: Clusters | None = None
-    """How clusters took the way there, if they did"""
+    """Cluster plan of the forward sweep, or None"""
     features: Tensor | None = None
     """(slot, stream, 64) halves: the same, as clusters keep it"""
     blocks: Blocks | None = None
-    """How the way there was done stage by stage, if it was; `bent` is in blocks then too"""
+    """Plan and weights of a forward sweep done stage by stage, or None; `bent` is in blocks then too"""
 
     def layer_inputs(self, layer: int) -> tuple[Tensor, int, int, int, int, bool]:
         """What a layer takes in: where it is kept, as which of how many rows, their numbers and

@@ -1,4 +1,4 @@
-// The whole solve for a cluster's streams: z at the knots, and what the way back needs.
+// The whole solve for a cluster's streams: z at the knots, and what the backward sweep needs.
 
 constexpr int HELD = COLUMNS < 10 ? COLUMNS : 10;  // columns in registers, the others in shared memory
 

@@ -1,4 +1,4 @@
-// The way back for a cluster's streams: gradients of the states, and what the weights' gradients need.
+// The backward sweep for a cluster's streams: gradients of the states, and what the weights' gradients need.
 //
 // Gradients become halves in blocks of 16 units of one stream, each brought to the size of 1 by a power
 // of two of its own, which stands behind the stream's row; products of blocks are scaled back one by one.

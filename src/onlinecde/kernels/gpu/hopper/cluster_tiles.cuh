@@ -150,7 +150,7 @@ INLINE void combine(float (&y)[4], const float (&z)[4], const float (&k)[STAGES]
 struct Moves {
   alignas(16) float raw[COLUMNS][CLUSTER_STREAMS];
   float dx[EACH][SLOTS][PARTS];
-  float power[EACH][SLOTS];   // on the way back: dx is divided by this power of two
+  float power[EACH][SLOTS];   // in the backward sweep: dx is divided by this power of two
   alignas(16) float own[BLOCK_STREAMS][VALUES * PARTS];  // of the block's streams, all values
   int count[EACH];
   int ends[CLUSTER_STREAMS];

@@ -3,7 +3,7 @@
 A cluster of eight thread blocks takes its streams through the whole solve and waits for no other.
 Each block keeps the columns of its share of the values; stages and their sums go from block to
 block through shared memory. Inputs and tape are those of the other kernels, with the features of
-each stage in half precision beside them, so that the way back need not take these kernels too.
+each stage in half precision beside them, so that the backward sweep need not take these kernels too.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _said_once(reason: str) -> str:
 
 
 def shared_bytes(values: int, parts: int, block_streams: int) -> int:
-    """Bytes of shared memory the way back takes in a thread block, the larger of the two sweeps."""
+    """Bytes of shared memory the backward sweep takes in a thread block, the larger of the two sweeps."""
     each, streams = -(-values // BLOCKS), BLOCKS * block_streams
     line = 2 * (SIDE + 8)
     slots = -(-streams // 16) * 16
