@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,12 @@ from onlinecde.series import Schema, SeriesBatch, SeriesError
 _METHODS = frozenset({"forward", "scale_time", "scale_values", "scale_counts", "seen", "since"})
 FAR = 1_000.0
 """Times and values this large are taken as they are only by mistake."""
+CountScale = Literal["linear", "log"]
+COUNT_SCALES: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda counts: counts,
+    "log": torch.log1p,
+}
+"""How counts are scaled; `kernels.cpu.observation` has the same in compiled code."""
 LINEAR = 2.0
 """What `bound` leaves as it is: equally long series that begin at one time lie within 1.74 of scaled time."""
 
@@ -92,7 +98,7 @@ class Encoding(nn.Module):
         static: int = 0,
         gain: float = 1.0,
         clip: float | None = None,
-        count_scale: Literal["linear", "log"] = "linear",
+        count_scale: CountScale = "linear",
         count_gain: float = 1.0,
         bounded: bool = False,
     ) -> None:
@@ -100,8 +106,9 @@ class Encoding(nn.Module):
         super().__init__()
         if channels < 1:
             raise ValueError(f"channels is {channels}: give at least 1.")
-        if count_scale not in ("linear", "log"):
-            raise ValueError(f"count_scale is {count_scale!r}: choose 'linear' or 'log'.")
+        if count_scale not in COUNT_SCALES:
+            choices = " or ".join(map(repr, COUNT_SCALES))
+            raise ValueError(f"count_scale is {count_scale!r}: choose {choices}.")
         if static < 0:
             raise ValueError(f"static is {static}: give 0 or more.")
         if not 0 < gain < float("inf"):
@@ -237,7 +244,7 @@ class Encoding(nn.Module):
 
     def scale_counts(self, counts: Tensor) -> Tensor:
         """Scaled counts (..., channel) of raw counts, in the dtype they are kept in (see `count_dtype`)."""
-        scaled = counts.log1p() if self.count_scale == "log" else counts
+        scaled = COUNT_SCALES[self.count_scale](counts)
         return scaled if self.count_gain == 1.0 else scaled * self.count_gain
 
     def _check(self, batch: SeriesBatch) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Path
-from onlinecde.models import legs, online
+from onlinecde.models import online
 from onlinecde.models.readout import is_linear_readout, is_plain_readout
 from onlinecde.solvers import solve_with
 from onlinecde.solvers.runge_kutta import advance, combine, fixed_steps, stages
@@ -153,7 +153,7 @@ def explain_step(model: NeuralCDE, state: CDEState, after: CDEState) -> StepExpl
     new = online.row(model, after.time, after.values, after.counts)
     old = online.row(model, since, after.previous, after.counts - after.observed.to(after.counts))
     old = torch.where(first[:, None], new, old)
-    laid = legs.segments_of_row(model, z, since, after.time, old, new, after.observed)
+    laid = online.segments_of_row(model, z, since, after.time, old, new, after.observed)
     laid = laid.shown_to(model.vector_field)
     zs = torch.stack([z, after.before, after.z])
     views = None

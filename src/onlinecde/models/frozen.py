@@ -128,7 +128,7 @@ class Packed:
         The caller then takes the plain way, which says what is wrong.
         """
         after = self.advance(model, state, t, x)
-        return after if after is not None and np.isfinite(after.z.numpy()).all() else None
+        return after if after is not None and _finite(after.z.numpy()) else None
 
     def advance(self, model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | None:
         """`observe`, whatever numbers come of it."""
@@ -162,7 +162,7 @@ class Packed:
         since = np.empty(streams)
         if not plan_observation(clock, rows, since, kept, plan, self.scaling):
             return None
-        if plan.again.any():
+        if np.count_nonzero(plan.again):
             z = np.where(plan.again[:, None], state.before.numpy(), z)
         drive = None
         if self.path_weight is not None:
@@ -185,7 +185,7 @@ class Packed:
             steps=self.solver.steps,
             threads=_threads(streams),
         )
-        if plan.first.any():
+        if np.count_nonzero(plan.first):
             which = torch.from_numpy(plan.first)
             static = None if state.static is None else state.static[which]
             start = model.begin(torch.from_numpy(plan.new)[which], static)
@@ -238,7 +238,7 @@ class Packed:
             drive=drive,
             threads=_threads(len(state)),
         )
-        return torch.from_numpy(z) if np.isfinite(z).all() else None
+        return torch.from_numpy(z) if _finite(z) else None
 
     def _time_leg_steps(self, clock: np.ndarray, since: np.ndarray) -> np.ndarray | None:
         """Steps (stream,) on each time leg, as the kernels want them; None where they are too many."""
@@ -307,7 +307,18 @@ def predict(model: NeuralCDE, fast: Packed | None, state: CDEState, t: Any) -> T
 
 def _cells(given: Any, what: str) -> np.ndarray:
     """`real_cells` without a copy of tensors; an error of any kind where it is not for the kernels."""
-    return real_cells(given.detach().numpy() if isinstance(given, Tensor) else given, what)
+    if isinstance(given, Tensor):
+        given = given.detach().numpy()
+    return (
+        given
+        if given.__class__ is np.ndarray and given.dtype.kind == "f"
+        else real_cells(given, what)
+    )
+
+
+def _finite(z: np.ndarray) -> bool:
+    # Of a few numbers this takes a tenth of the time of `all`.
+    return np.count_nonzero(np.isfinite(z)) == z.size
 
 
 def _threads(streams: int) -> int:

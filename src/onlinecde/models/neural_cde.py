@@ -240,8 +240,6 @@ class NeuralCDE(OnlineModel[CDEState]):
         z = solve_with(self.solver, path, self.vector_field, z0, outputs=asked).z
         if final:
             return self.read(z, None if seen is None else seen[:, -1])
-        if lengths is None:
-            return self.read(z, seen)
         return read_rows(self.readout, z, seen, lengths)
 
     def _at_times(

@@ -260,10 +260,10 @@ def read_rounded_once(readout: nn.Module, z: Tensor, seen: Tensor | None) -> Ten
     return torch.cat(outputs).to(z.dtype).unflatten(0, z.shape[:-1])
 
 
-def read_rows(readout: nn.Module, z: Tensor, seen: Tensor | None, lengths: Tensor) -> Tensor:
-    """`read` at all rows (stream, row, ...); in training an MLP is spared the padding."""
+def read_rows(readout: nn.Module, z: Tensor, seen: Tensor | None, lengths: Tensor | None) -> Tensor:
+    """`read` at all rows (stream, row, ...); in training an MLP is spared the padding, where lengths are given."""
     linear = getattr(readout, "linear", False)
-    if not readout.training or linear or torch.compiler.is_compiling():
+    if lengths is None or not readout.training or linear or torch.compiler.is_compiling():
         return read(readout, z, seen)
     row = torch.arange(z.shape[1], device=z.device)
     real = row < lengths[:, None]
