@@ -37,8 +37,8 @@ from onlinecde.experiments.sources import cell_task
 from onlinecde.files import replace_file
 from onlinecde.sharing import SIDE_BY_SIDE
 from onlinecde.training import FitSettings, fit, read_log
+from onlinecde.training.callbacks import Callback
 from onlinecde.training.claims import claim
-from onlinecde.training.loop import Unwatched
 from onlinecde.tuning.search import NotWorthIt
 from onlinecde.tuning.spaces import Span
 
@@ -101,7 +101,7 @@ def trials_of(table: str, trials: int) -> list[tuple[Cell, int, Path]]:
     ]
 
 
-class _Beside(Unwatched):
+class _Beside(Callback):
     """Ends a trial that falls behind the others in its folder's folder, finished or not."""
 
     def __init__(self, folder: Path, metric: str) -> None:
@@ -136,7 +136,7 @@ def run(cell: Cell, number: int, task: Task, folder: Path, device: str) -> dict[
     """One trial: what was drawn and what came of it. Its folder is for going on, and gone in the end."""
     told: dict[str, Any] = {"column": cell.column.name, "number": number}
     told |= {"model": cell.model, "fit": cell.fit}
-    watch = _Beside(folder, task.metric)
+    callback = _Beside(folder, task.metric)
     try:
         done = fit(
             task,
@@ -145,11 +145,11 @@ def run(cell: Cell, number: int, task: Task, folder: Path, device: str) -> dict[
             model_settings=cell.model,
             settings=FitSettings(**cell.fit),
             device=device,
-            watch=watch,
+            callback=callback,
         )
-        ended, history = done.ended, [entry[watch.metric] for entry in done.history]
+        ended, history = done.ended, [entry[callback.metric] for entry in done.history]
     except NotWorthIt:
-        ended, history = EARLY, watch.history
+        ended, history = EARLY, callback.history
     except ValueError as error:
         # Training diverged. A GPU without room is not the settings' fault, and no trial.
         shutil.rmtree(folder, ignore_errors=True)

@@ -9,8 +9,8 @@ import torch
 from rich.console import Console
 
 import onlinecde as oc
-from onlinecde.cli.evaluate import _cell, _table
-from onlinecde.cli.fit_display import FitDisplay
+from onlinecde.cli.displays import FitDisplay
+from onlinecde.cli.terminal_tables import estimate_cell, evaluation_table
 from onlinecde.data import Task
 from onlinecde.evaluation.estimates import Difference, Estimate, shown
 from onlinecde.evaluation.evaluating import evaluate
@@ -62,12 +62,15 @@ def test_a_regression_in_small_or_large_units_is_shown_in_figures(size):
     assert f"{rmse.value:.4g}".replace("-", "\N{MINUS SIGN}") in report(found)
     assert f"{rmse.value:.4g} ({rmse.low:.4g} to {rmse.high:.4g})" in str(found)
     runs = [JudgedRuns(name, (found,), found) for name in ("a", "b")]
-    table = _table(runs, [found.metrics] * 2, [compare(found, found)], None)
+    table = evaluation_table(runs, [found.metrics] * 2, [compare(found, found)], None)
     text = io.StringIO()
     Console(file=text, width=100).print(table)
     assert text.getvalue().count(f"{rmse.value:.4g}") == 2
 
 
 def test_a_small_difference_of_metrics_is_shown_as_they_are():
-    assert _cell(Difference(0.0004, -0.001, 0.002), 0.8) == "0.0004\n[dim]-0.001 to 0.002[/dim]"
+    assert (
+        estimate_cell(Difference(0.0004, -0.001, 0.002), 0.8)
+        == "0.0004\n[dim]-0.001 to 0.002[/dim]"
+    )
     assert str(Estimate(0.8, 0.75, 0.85)) == "0.8000 (0.7500 to 0.8500)"

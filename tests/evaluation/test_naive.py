@@ -14,7 +14,7 @@ from onlinecde.evaluation.naive import NaiveScore, naive_predictions
 from onlinecde.evaluation.report import report
 from onlinecde.series import SeriesBatch
 from onlinecde.training import fit
-from onlinecde.training.loop import Unwatched
+from onlinecde.training.callbacks import Callback
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def ward():
     return simulate_ward(100, seed=5, hours=12).task
 
 
-class Notes(Unwatched):
+class Notes(Callback):
     def __init__(self):
         self.texts = []
 
@@ -110,7 +110,13 @@ def test_fit_and_evaluate_warn_of_a_model_that_is_worse_than_nothing(ward, tmp_p
     notes = Notes()
     made = numbers_task(lambda values, random: np.nan_to_num(values[:, -1, 0]))
     done = fit(
-        made, "gru", tmp_path / "run", epochs=1, lr=1e-9, model_settings={"hidden": 4}, watch=notes
+        made,
+        "gru",
+        tmp_path / "run",
+        epochs=1,
+        lr=1e-9,
+        model_settings={"hidden": 4},
+        callback=notes,
     )
     warned = [text for text in notes.texts if text.startswith("warning")]
     assert any("does not beat the last value of a's" in text for text in warned), notes.texts

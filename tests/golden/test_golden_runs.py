@@ -13,7 +13,7 @@ from onlinecde.cli import main
 from onlinecde.experiments import cells_of, load_table
 from onlinecde.experiments.running import read_result
 from onlinecde.training import FitSettings, fit, read_log
-from onlinecde.training.loop import Unwatched
+from onlinecde.training.callbacks import Callback
 from onlinecde.training.task_source import content_of, load_task
 from onlinecde.tuning import SearchSpace, Span, read_study, tune
 
@@ -61,7 +61,7 @@ def about(run: Path):
     return task, arguments
 
 
-class NotTrained(Unwatched):
+class NotTrained(Callback):
     """Fails where a run is trained that need not be."""
 
     def batch(self, *_):
@@ -77,7 +77,7 @@ def log_of(run: Path):
 @pytest.mark.parametrize("name", FINISHED)
 def test_a_finished_run_is_loaded_and_not_trained_again(name, runs):
     task, arguments = about(runs / name)
-    done = fit(task, out=runs / name, watch=NotTrained(), **arguments)
+    done = fit(task, out=runs / name, callback=NotTrained(), **arguments)
     assert done.history == tuple(read_log(GOLDEN / "runs" / name))
     weights = read_weights(GOLDEN / "runs" / name / "model" / "model.safetensors")
     for key, tensor in done.model.state_dict().items():
@@ -104,11 +104,11 @@ def test_a_run_killed_by_0_1_goes_on_and_ends_with_the_same_weights(runs):
     task, arguments = about(run)
     notes = []
 
-    class Heard(Unwatched):
+    class Heard(Callback):
         def note(self, text):
             notes.append(text)
 
-    done = fit(task, out=run, watch=Heard(), **arguments)
+    done = fit(task, out=run, callback=Heard(), **arguments)
     assert any("at epoch 3, batch" in note for note in notes), notes
     weights = read_weights(GOLDEN / "runs" / "interrupted.safetensors")
     assert done.model.state_dict().keys() == weights.keys()

@@ -11,7 +11,7 @@ import pytest
 from ray_here import need_ray
 
 from onlinecde.cli.app import main
-from onlinecde.cli.ray_option import address_of, with_addresses
+from onlinecde.cli.command_line import address_of, with_addresses
 from onlinecde.scale import ray_cluster
 from onlinecde.scale.ray_cluster import ClusterError, check_address, processors_each
 

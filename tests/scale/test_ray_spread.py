@@ -16,8 +16,8 @@ from onlinecde.artifacts import load
 from onlinecde.cli.app import main
 from onlinecde.data import simulate_ward
 from onlinecde.experiments import reproduce
-from onlinecde.experiments.grid import UnwatchedGrid
 from onlinecde.training import read_log
+from onlinecde.training.callbacks import Callback
 from onlinecde.tuning import SearchSpace, Span, read_best, read_study, tune
 
 need_ray()
@@ -63,7 +63,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ONLINECDE_CACHE", str(tmp_path / "cache"))
 
 
-class Notes(UnwatchedGrid):
+class Notes(Callback):
     def __init__(self):
         self.notes, self.ended = [], []
 
@@ -98,17 +98,17 @@ def test_a_killed_worker_leaves_the_table_as_it_would_have_been(tmp_path, one_th
     from onlinecde.scale.ray import reproduce as reproduce_on_ray
 
     (tmp_path / "ward.toml").write_text(TABLE)
-    table, killed, watch = str(tmp_path / "ward.toml"), [], Notes()
+    table, killed, callback = str(tmp_path / "ward.toml"), [], Notes()
     killer = threading.Thread(target=kill_a_cell, args=(tmp_path / "ray", killed))
     killer.start()
-    ours = reproduce_on_ray(table, tmp_path / "ray", device="cpu", watch=watch)
+    ours = reproduce_on_ray(table, tmp_path / "ray", device="cpu", callback=callback)
     killer.join()
     ((epochs, done),) = killed
     assert 3 <= epochs < 40, "no cell was in the middle"
     assert not done
-    (note,) = [note for note in watch.notes if "its worker died; it is run again" in note]
+    (note,) = [note for note in callback.notes if "its worker died; it is run again" in note]
     assert note.startswith("Deterioration/Online NCDE, seed ")
-    assert sorted(watch.ended) == [
+    assert sorted(callback.ended) == [
         (name, seed, "done") for name in ("GRU", "Online NCDE") for seed in (0, 1)
     ]
     calm = reproduce(table, tmp_path / "calm", device="cpu")

@@ -30,7 +30,7 @@ def noted(task):
         def note(self, text):
             notes.append(text)
 
-    fit(task, "gru", epochs=1, model_settings={"hidden": 4}, watch=Notes())
+    fit(task, "gru", epochs=1, model_settings={"hidden": 4}, callback=Notes())
     return notes
 
 

@@ -117,8 +117,10 @@ def test_fit_lays_the_steps_of_a_model_that_has_room(tmp_path, per):
     elif ward.per == "row":
         labels = labels.nan_to_num(0).amax(1)
     task = oc.data.Task.build("steps", series, labels, kind="binary", per=per, seed=0)
-    watch = Notes()
-    done = fit(task, "neural-cde", tmp_path / "run", model_settings=SMALL, epochs=1, watch=watch)
+    callback = Notes()
+    done = fit(
+        task, "neural-cde", tmp_path / "run", model_settings=SMALL, epochs=1, callback=callback
+    )
     steps = done.model.readout.steps
     laid = int((steps.height != 0).sum())
     if per == "row":
@@ -128,7 +130,7 @@ def test_fit_lays_the_steps_of_a_model_that_has_room(tmp_path, per):
         judged = read_manifest(tmp_path / "run" / "model").extra["with_steps"]
         assert judged["steps"] == laid
         said = f"with them validation loss {judged['validation_loss']:.4f}, auc {judged['validation_auc']:.4f}"
-        assert f"{laid} steps of single numbers stand beside the readout; {said}" in watch.said
+        assert f"{laid} steps of single numbers stand beside the readout; {said}" in callback.said
         asked, wanted = task.split("validation")
         found = predict_task(done.model, asked, "row")
         assert judged["validation_auc"] == score("binary", "auc", found, wanted, done.model.readout)

@@ -7,7 +7,7 @@ import pytest
 
 from onlinecde.data import simulate_ward
 from onlinecde.training import fit
-from onlinecde.training.fitting import resolved
+from onlinecde.training.defaults import resolve
 
 pytest.importorskip("ray")
 from onlinecde.scale import ray_fitting
@@ -35,8 +35,8 @@ def test_without_settings_a_cluster_trains_what_one_process_does(
     model, ward, tmp_path, no_cluster, monkeypatch
 ):
     # From 1 label on, so that this small ward has the recipe of a large one: members and horizons.
-    monkeypatch.setattr("onlinecde.training.building.MANY", 1)
-    _, _, settings = resolved(ward, model, None, None, {"epochs": 1})
+    monkeypatch.setattr("onlinecde.training.defaults.MANY", 1)
+    settings = resolve(ward, model, changes={"epochs": 1}).training
     assert bool(settings.horizons) == (model == "neural-cde")
     with pytest.raises(ClusterAskedError):
         ray_fitting.fit(ward, model, tmp_path / "ours", epochs=1)

@@ -1,5 +1,6 @@
 """What `fit` builds for a task when it is told little."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from onlinecde.data import Task, simulate_ward
 from onlinecde.models.flat_settings import flat_of
 from onlinecde.training import FitError, build_model
 from onlinecde.training import defaults as building
-from onlinecde.training.defaults import PULL, RESTORING, model_class, model_settings
+from onlinecde.training.defaults import PULL, RESTORING, model_class, model_settings, resolve
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +104,43 @@ def test_names_are_read_kindly(name, cls):
 def test_an_unknown_name_is_answered_with_those_there_are():
     with pytest.raises(FitError, match="choose one of neural-cde, gru"):
         model_class("transformer")
+
+
+def test_every_setting_says_who_set_it_and_why(ward, tmp_path):
+    found = resolve(ward, "neural-cde", {"hidden": 8}, changes={"epochs": 2})
+    model, training = found.chosen["model"], found.chosen["training"]
+    assert (model["hidden"].value, model["hidden"].by) == (8, "user")
+    assert (model["control"].by, model["rank"].by, model["method"].by) == (
+        "data",
+        "recipe",
+        "default",
+    )
+    assert model["outputs"].by == "task"
+    assert (training["epochs"].by, training["lr"].by) == ("user", "default")
+    assert found.model == model_settings(ward, "neural-cde", {"hidden": 8})
+    assert {name: model[name].value for name in found.model} == found.model
+    assert all(one.why for part in found.chosen.values() for one in part.values())
+    assert set(model) == set(building.parameters_of("neural-cde"))
+    whole = resolve(ward, "gru", settings=oc.training.PAPER, changes={"lr": 0.1})
+    assert whole.training == oc.training.PAPER.changed({"lr": 0.1})
+    assert (whole.chosen["training"]["epochs"].by, whole.chosen["training"]["lr"].by) == (
+        "recipe",
+        "user",
+    )
+
+
+def test_a_run_keeps_who_set_its_settings_and_goes_on_with_its_own_defaults(
+    ward, tmp_path, monkeypatch
+):
+    sizes = {"hidden": 4}
+    oc.fit(ward, "neural-cde", tmp_path / "run", model_settings=sizes, epochs=1)
+    kept = (tmp_path / "run" / "settings.json").read_text()
+    told = json.loads(kept)
+    assert told["model"]["hidden"] == {"value": 4, "by": "user", "why": "given"}
+    assert told["training"]["epochs"]["by"] == "user"
+    monkeypatch.setattr(building, "RESTORING", 0.1)
+    again = resolve(ward, "neural-cde", sizes, changes={"epochs": 1}, run=tmp_path / "run")
+    assert again.model["restoring"] == told["model"]["restoring"]["value"]
+    assert again.chosen["model"]["restoring"].by == "run"
+    oc.fit(ward, "neural-cde", tmp_path / "run", model_settings=sizes, epochs=1)
+    assert (tmp_path / "run" / "settings.json").read_text() == kept

@@ -257,7 +257,7 @@ def test_a_finished_run_is_loaded_and_not_trained_again(ward, tmp_path):
         epoch = note = batch
 
     again = fit(
-        ward, "gru", model_settings={"hidden": 4}, epochs=2, out=tmp_path, watch=Forbidden()
+        ward, "gru", model_settings={"hidden": 4}, epochs=2, out=tmp_path, callback=Forbidden()
     )
     for one, other in zip(once.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(one, other)

@@ -6,10 +6,11 @@ from torch import nn
 
 import onlinecde as oc
 from onlinecde.data import simulate_ward
+from onlinecde.training.callbacks import Callback
 from onlinecde.training.defaults import build_model
 from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import GraphedStep, bucket, why_not
-from onlinecde.training.loop import Training, Unwatched
+from onlinecde.training.loop import Training
 from onlinecde.training.settings import FitSettings
 
 
@@ -81,7 +82,7 @@ def test_few_buckets_hold_all_lengths():
     assert all(rows <= bucket(rows) < rows + 32 for rows in range(1, 201))
 
 
-class Noted(Unwatched):
+class Noted(Callback):
     def __init__(self):
         self.said = []
 
@@ -96,7 +97,7 @@ def training_of_a_ward(captured):
     model = build_model(task, "gru", {"hidden": 5, "channel_dropout": 0.5})
     settings = FitSettings(horizons=(), batch_size=8)
     training = Training(model, task, Scales(), settings, torch.device("cpu"))
-    training.captured, training.watch = captured, Noted()
+    training.captured, training.callback = captured, Noted()
     model.train()
     training._seed(0)
     batch = training.series[:8]
@@ -139,5 +140,5 @@ def test_where_a_captured_step_has_no_room_steps_are_computed_plainly():
     training, *asked = training_of_a_ward(too_large)
     assert torch.equal(training._gradients(*asked), wanted)
     assert training.captured is None
-    assert "no room on the GPU" in training.watch.said[0]
+    assert "no room on the GPU" in training.callback.said[0]
     assert all(map(torch.equal, gradients(training), gradients(plain)))

@@ -160,7 +160,7 @@ def test_a_training_put_down_anywhere_ends_as_if_it_had_not_been(ward, tmp_path,
     stops = 0
     for after in (2, 3, 5):
         with pytest.raises(KeyboardInterrupt):
-            fit(ward, out=tmp_path, watch=Stopping(after), **ways)
+            fit(ward, out=tmp_path, callback=Stopping(after), **ways)
         stops += 1
     assert stops == 3
     wild = fit(ward, out=tmp_path, **ways)
@@ -243,7 +243,7 @@ def test_a_model_that_does_not_put_out_what_its_head_does_is_refused(ward):
             return super().forward(batch, at, final=final)[..., :1]
 
     own = Cut(len(ward.series.channels), 4, static=2, kind="binary")
-    with pytest.raises(FitError, match="Cut does not put out what its head does"):
+    with pytest.raises(FitError, match="Cut does not put out what its readout does"):
         fit(ward, own, epochs=1, horizons=(3.0,))
 
 
@@ -257,7 +257,7 @@ def test_several_processes_train_the_recipe_of_one(ward, tmp_path, monkeypatch, 
     from onlinecde.training import fitting
 
     def begin(task, model, out=None, *, settings, **more):
-        raise Begun(settings)
+        raise Begun(getattr(settings, "training", settings))
 
     monkeypatch.setattr(building, "MANY", 10)
     monkeypatch.setattr(ray_fitting, "check_run", begin)

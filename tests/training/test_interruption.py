@@ -26,7 +26,7 @@ class Slow:
     def note(self, text): print(text, flush=True)
 home.fit(simulate_ward(60, seed=1, hours=12).task, out=sys.argv[1], epochs=8, batch_size=8, average=0.9,
          horizons=(4.0, float("inf")),
-         model_settings={"hidden": 6, "width": 6, "channel_dropout": 0.2}, watch=Slow())
+         model_settings={"hidden": 6, "width": 6, "channel_dropout": 0.2}, callback=Slow())
 print("done", flush=True)
 """
 

@@ -14,7 +14,8 @@ from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models.readout import Readout
 from onlinecde.training import FitSettings, build_model, fit
 from onlinecde.training.calibration_map import fit_map, mapped
-from onlinecde.training.loop import CALIBRATED, Training, Unwatched
+from onlinecde.training.callbacks import Callback
+from onlinecde.training.loop import CALIBRATED, Training
 from onlinecde.training.recalibration import recalibrate, rescale
 
 
@@ -23,7 +24,7 @@ def ward():
     return simulate_ward(120, seed=3, hours=24).task
 
 
-class Notes(Unwatched):
+class Notes(Callback):
     def __init__(self):
         self.texts = []
 
@@ -86,7 +87,7 @@ def test_recalibration_is_exact_keeps_ranks_and_lowers_the_loss(ward, kind, size
         assert float(model.readout.steps.share) == 0.5, "no step was laid: the claim would be empty"
     series, labels = ward.split("validation")
     before = predict_task(model, series, "row")
-    done = recalibrate(model, ward, FitSettings(), Unwatched())
+    done = recalibrate(model, ward, FitSettings(), Callback())
     after = predict_task(model, series, "row")
     expected = mapped(before, torch.tensor(done["scale"]), torch.tensor(done["shift"]))
     torch.testing.assert_close(after, expected, rtol=1e-4, atol=1e-4)
@@ -104,7 +105,7 @@ def test_recalibration_is_exact_keeps_ranks_and_lowers_the_loss(ward, kind, size
 
 def test_live_answers_and_a_saved_model_are_recalibrated_too(ward, tmp_path):
     model = overconfident(ward, hidden=6)
-    recalibrate(model, ward, FitSettings(), Unwatched())
+    recalibrate(model, ward, FitSettings(), Callback())
     oc.save(model, tmp_path / "model", channels=ward.series.channels)
     loaded, patient = oc.load(tmp_path / "model"), ward.series[:1]
     with torch.no_grad():
@@ -163,7 +164,7 @@ def test_a_model_of_ones_own_in_a_regression_is_not_recalibrated(ward):
     numbers = torch.randn(len(ward.series), generator=torch.Generator().manual_seed(0))
     task = Task.build("numbers", ward.series, numbers, kind="regression")
     model = build_model(task, "gru", {"hidden": 4})
-    assert recalibrate(model, task, FitSettings(), Unwatched()) is None
+    assert recalibrate(model, task, FitSettings(), Callback()) is None
 
 
 def test_balanced_classes_stay_balanced(ward):

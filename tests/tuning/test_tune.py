@@ -134,8 +134,8 @@ def test_hopeless_trials_are_pruned_and_not_tried_again(ward, tmp_path, monkeypa
     class Worse:
         """Makes every trial after the fourth look much worse than it is."""
 
-        def __init__(self, watch):
-            self.watch = watch
+        def __init__(self, callback):
+            self.callback = callback
 
         def batch(self, *told):
             pass
@@ -144,11 +144,11 @@ def test_hopeless_trials_are_pruned_and_not_tried_again(ward, tmp_path, monkeypa
             pass
 
         def epoch(self, entry, best):
-            value = entry["validation_auc"] * (0.01 if self.watch.number >= 4 else 1)
-            self.watch.epoch({**entry, "validation_auc": value}, best)
+            value = entry["validation_auc"] * (0.01 if self.callback.number >= 4 else 1)
+            self.callback.epoch({**entry, "validation_auc": value}, best)
 
-    def disguised(*told, watch, **more):
-        return real(*told, watch=Worse(watch), **more)
+    def disguised(*told, callback, **more):
+        return real(*told, callback=Worse(callback), **more)
 
     monkeypatch.setattr(tuning, "fit", disguised)
     found = search(ward, tmp_path / "s", trials=8, epochs=6)

@@ -6,11 +6,11 @@ import typer
 
 from onlinecde.cli import data, plot
 from onlinecde.cli.audit import audit
+from onlinecde.cli.command_line import RayCommand
 from onlinecde.cli.demo import demo
 from onlinecde.cli.evaluate import evaluate
 from onlinecde.cli.fit import fit
 from onlinecde.cli.properties import properties
-from onlinecde.cli.ray_option import RayCommand
 from onlinecde.cli.replay import replay
 from onlinecde.cli.reproduce import reproduce
 from onlinecde.cli.serve import serve, tokens_app

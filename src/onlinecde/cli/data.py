@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from onlinecde.cli.named_values import named_values
+from onlinecde.cli.command_line import named_values
 
 app = typer.Typer(help="List, fetch and prepare data sets.", no_args_is_help=True)
 

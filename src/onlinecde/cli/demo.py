@@ -67,7 +67,7 @@ def _go_live(out: Path, settings: list[str]) -> None:
             f"skipped: {error.name} is not installed; pip install 'onlinecde[serve]' has it."
         )
         return
-    from onlinecde.cli.named_values import named_values
+    from onlinecde.cli.command_line import named_values
     from onlinecde.training.task_source import load_task, registry_source
 
     live_demo(

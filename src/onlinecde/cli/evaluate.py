@@ -7,26 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onlinecde.cli.crew import option_words
-from onlinecde.cli.judged_task import (
-    EventsFile,
-    LabelsFile,
-    RawData,
-    Split,
-    StaticFile,
-    TaskName,
-    TaskSettings,
-    judged_task,
-    other_tables,
-)
+from onlinecde.cli.command_line import command_words, grouped
+from onlinecde.cli.options import JudgedOptions
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table as RichTable
-
     from onlinecde.data import KnownRisk, Task
-    from onlinecde.evaluation.estimates import Difference, Estimate
-    from onlinecde.evaluation.results import Evaluation
     from onlinecde.evaluation.runs import JudgedRuns
     from onlinecde.models import OnlineModel
     from onlinecde.plots.trajectories import Trajectory
@@ -35,17 +20,13 @@ if TYPE_CHECKING:
     Known = KnownRisk | None
 
 
+@grouped
 def evaluate(
+    *,
     folder: Annotated[
         Path, typer.Argument(help="Folder of a run, of a saved model, or of a model's runs.")
     ],
-    task: TaskName = None,
-    task_setting: TaskSettings = None,
-    data_dir: RawData = None,
-    events: EventsFile = None,
-    labels: LabelsFile = None,
-    static: StaticFile = None,
-    split: Split = "test",
+    judged: JudgedOptions,
     against: Annotated[
         list[Path] | None, typer.Option(help="Folder of another model; repeatable.")
     ] = None,
@@ -61,45 +42,35 @@ def evaluate(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "cpu",
 ) -> None:
     """Measure a model on a split: every metric with an interval by subject, beside other models."""
+    given = dict(locals())
+    from onlinecde.cli.terminal_tables import show_evaluations
     from onlinecde.files import check_file
-    from onlinecde.training import read_log
     from onlinecde.training.fitting import device_for
-    from onlinecde.training.journal import model_folders
+    from onlinecde.training.journal import model_folders, read_log
 
     for option, file in (("--report", report), ("--json", json)):
         check_file(file, option)
-    device = str(device_for(device))
+    device, split = str(device_for(device)), judged.split
     places = [folder, *(against or [])]
     groups = [model_folders(place) for place in places]
     named = dict(zip(_names(places, groups), groups, strict=True))
     how = {"split": split, "metrics": metric or None, "bootstrap": bootstrap}
     drawn: dict[str, Any] = {}
-    tables = other_tables(events, labels, static)
-    chosen = task if tables is None else str(next(iter(tables.values())))
-    if folds := _folds(named, chosen):
-        found = _judge_folds(folds, data_dir, device, seed=seed, **how)
+    own = next(iter(judged.tables.values()), None)
+    if folds := _folds(named, judged.task if own is None else str(own)):
+        found = _judge_folds(folds, judged.data_dir, device, seed=seed, **how)
     else:
-        judged = judged_task(groups[0][0], task, task_setting, data_dir, tables)
-        models, known = _loaded(named, judged, device), judged.known_risk
-        found = _judge(models, judged, known, seed=seed, **how)
+        task = judged.load(groups[0][0])
+        models, known = _loaded(named, task, device), task.known_risk
+        found = _judge(models, task, known, seed=seed, **how)
         if report is not None:
             drawn = {
-                "trajectories": _followed(models, judged, split, known, found[0].together.events),
+                "trajectories": _followed(models, task, split, known, found[0].together.events),
                 "log": read_log(folder) or read_log(groups[0][0].parent),
             }
-    _show(found)
+    show_evaluations(found)
     if json is not None:
-        told = {
-            "--task": task,
-            "--task-setting": task_setting,
-            **{f"--{name}": str(file) for name, file in (tables or {}).items()},
-            "--split": split if split != "test" else None,
-            "--against": [str(place) for place in against or []],
-            "--metric": metric,
-            "--bootstrap": str(bootstrap) if bootstrap != 1000 else None,
-            "--seed": str(seed) if seed else None,
-        }
-        words = [str(folder), *option_words(told), "--json", str(json)]
+        words = command_words(evaluate, given, without=("data_dir", "report", "device"))
         typer.echo(f"wrote {_write_json(json, found, words, device)}")
     if report is not None:
         from onlinecde.evaluation.report import report as page
@@ -160,9 +131,9 @@ def _judge_folds(
 
     found = []
     for number, named in enumerate(folds, 1):
-        judged = judged_task(next(iter(named.values()))[0], None, None, data_dir)
+        task = JudgedOptions(data_dir=data_dir).load(next(iter(named.values()))[0])
         drawn = fold_seed(seed, number, len(folds))
-        found.append(_judge(_loaded(named, judged, device), judged, None, seed=drawn, **how))
+        found.append(_judge(_loaded(named, task, device), task, None, seed=drawn, **how))
     return [joined(several, seed=seed) for several in zip(*found, strict=True)]
 
 
@@ -204,127 +175,6 @@ def _column(home: Path) -> str | None:
 
     file = home.parent.parent / "result.json"
     return loads(file.read_text())["cell"]["column"] if file.is_file() else None
-
-
-def _show(found: list[JudgedRuns]) -> None:
-    from rich.console import Console
-
-    from onlinecde.evaluation.results import compare
-
-    console = Console()
-    first, others = found[0].together, [one.together for one in found[1:]]
-    console.print(
-        f"{first.judged_on}: {first.streams} streams of {first.subjects} subjects, "
-        f"{first.labels_given} labels",
-        highlight=False,
-    )
-    if any(len(one.runs) > 1 for one in found):
-        differences = [compare(found[0].runs, one.runs) for one in found[1:]]
-        means = [one.mean for one in found]
-        for table in _tables(console, found, means, differences, None):
-            console.print(table)
-        console.print("Above: the mean over the runs of each model. Below: their mean probability.")
-    if first.folds:
-        console.print("Each value is a mean over folds; subjects are drawn again within each fold.")
-    known = first.reference.metrics if first.reference else None
-    differences = [compare(first, other) for other in others]
-    metrics = [one.together.metrics for one in found]
-    for table in _tables(console, found, metrics, differences, known):
-        console.print(table)
-    for name, estimate in first.metrics.items():
-        if estimate.reason and estimate.value is None:
-            title = first.title_of(name)
-            console.print(f"{title} has no value: {estimate.reason}", highlight=False)
-    for each in found:
-        _show_naive(console, each.together)
-
-
-def _show_naive(console: Console, found: Evaluation) -> None:
-    """Output by output where there are several numbers, and beside what needs no model."""
-    from rich.markup import escape
-
-    for one in found.per_output:
-        console.print(f"{one.name}: {one.in_words}", highlight=False, markup=False)
-    for one in found.naive:
-        console.print(f"{found.model}: {one.in_words}", highlight=False, markup=False)
-    for text in found.warnings:
-        console.print(f"[bold red]warning:[/bold red] {escape(text)}", highlight=False)
-
-
-def _tables(
-    console: Console,
-    found: list[JudgedRuns],
-    metrics: list[dict[str, Estimate]],
-    differences: list[dict[str, Difference]],
-    known: dict[str, Estimate] | None,
-) -> list[RichTable]:
-    """One table, or several with the first model in each where one would be wider than the console."""
-    others = list(range(1, len(found)))
-    tables: list[RichTable] = []
-    for many in range(max(1, len(others)), 0, -1):
-        tables = []
-        for start in range(0, max(1, len(others)), many):
-            chosen = others[start : start + many]
-            tables.append(
-                _table(
-                    [found[at] for at in (0, *chosen)],
-                    [metrics[at] for at in (0, *chosen)],
-                    [differences[at - 1] for at in chosen],
-                    None if start else known,
-                )
-            )
-        room = console.options.update(max_width=10_000)
-        if all(console.measure(table, options=room).maximum <= console.width for table in tables):
-            break
-    return tables
-
-
-def _table(
-    found: list[JudgedRuns],
-    metrics: list[dict[str, Estimate]],
-    differences: list[dict[str, Difference]],
-    known: dict[str, Estimate] | None,
-) -> RichTable:
-    """A line a metric: each model, and by how much the first exceeds it."""
-    from textwrap import fill
-
-    from rich.markup import escape
-    from rich.table import Table as RichTable
-
-    table = RichTable("metric", box=None, padding=(0, 2, 0, 0))
-    for number, one in enumerate(found):
-        many = f", {len(one.runs)} runs" if len(one.runs) > 1 else ""
-        # A cell has two lines, and so may its head.
-        table.add_column(
-            escape(one.name + many).replace(" (", "\n("), justify="right", overflow="fold"
-        )
-        if number:
-            table.add_column("difference", justify="right", overflow="fold")
-    if known:
-        table.add_column("best possible", justify="right")
-    for name, estimate in metrics[0].items():
-        cells: list[Any] = [estimate]
-        for other, difference in zip(metrics[1:], differences, strict=True):
-            cells += [other[name], difference[name]]
-        cells += [known[name]] if known else []
-        size = max(abs(one[name].value or 0.0) for one in metrics)
-        table.add_row(
-            fill(found[0].together.title_of(name), 16), *(_cell(cell, size) for cell in cells)
-        )
-    return table
-
-
-def _cell(found: Any, size: float) -> str:
-    """A value, and beneath it the interval; `size`: the largest value in its line."""
-    from onlinecde.evaluation.estimates import shown
-
-    if found.value is None:
-        return "none"
-    value = shown(found.value, size=size)
-    if found.low is None:
-        return value
-    low, high = (shown(end, size=size, digits=3) for end in (found.low, found.high))
-    return f"{value}\n[dim]{low} to {high}[/dim]"
 
 
 def _write_json(target: Path, found: list[JudgedRuns], words: list[str], device: str) -> Path:

@@ -5,17 +5,8 @@ from typing import Annotated
 
 import typer
 
-from onlinecde.cli.judged_task import (
-    EventsFile,
-    LabelsFile,
-    RawData,
-    Split,
-    StaticFile,
-    TaskName,
-    TaskSettings,
-    judged_task,
-    other_tables,
-)
+from onlinecde.cli.command_line import command_words, grouped
+from onlinecde.cli.options import JudgedOptions
 
 app = typer.Typer(help="Draw controls, or streams as a model sees them.", no_args_is_help=True)
 
@@ -43,15 +34,11 @@ def controls(
 
 
 @app.command()
+@grouped
 def streams(
+    *,
     folder: Annotated[Path, typer.Argument(help="Folder of a run or of a saved Neural CDE.")],
-    task: TaskName = None,
-    task_setting: TaskSettings = None,
-    data_dir: RawData = None,
-    events: EventsFile = None,
-    labels: LabelsFile = None,
-    static: StaticFile = None,
-    split: Split = "test",
+    judged: JudgedOptions,
     stream: Annotated[
         list[str] | None, typer.Option(help="Name of a stream; repeatable. Default: by lot.")
     ] = None,
@@ -61,6 +48,7 @@ def streams(
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("out"),
 ) -> None:
     """Draw the risk of some streams as time goes, and what each event added to it."""
+    given = dict(locals())
     from onlinecde.artifacts import load
     from onlinecde.evaluation.evaluating import check_fit
     from onlinecde.evaluation.event_time import event_times
@@ -73,18 +61,17 @@ def streams(
     check_folder(out, "--out")
     check_file(json, "--json")
     home = model_folder(folder)
-    tables = other_tables(events, labels, static)
-    judged = judged_task(home, task, task_setting, data_dir, tables)
-    judged.split(split)  # refuses an unknown or empty split before anything is computed
+    task = judged.load(home)
+    task.split(judged.split)  # refuses an unknown or empty split before anything is computed
     model = load(home)
-    check_fit(model, judged)
+    check_fit(model, task)
     drawn = explain_streams(
         model,
-        judged,
-        split,
+        task,
+        judged.split,
         streams=stream or count,
         seed=seed,
-        events=event_times(judged)[judged.splits[split].numpy()] if judged.per == "row" else None,
+        events=event_times(task)[task.splits[judged.split].numpy()] if task.per == "row" else None,
     )
     for file in save_figure(contributions_figure(drawn), out, "streams"):
         typer.echo(f"wrote {file}")
@@ -92,26 +79,16 @@ def streams(
         import shlex
         from json import dumps
 
-        from onlinecde.cli.crew import option_words
         from onlinecde.evaluation.report import write_report
         from onlinecde.experiments.machine import circumstances
 
-        told = {
-            "--task": task,
-            "--task-setting": task_setting,
-            **{f"--{name}": str(file) for name, file in (tables or {}).items()},
-            "--split": split if split != "test" else None,
-            "--stream": stream,
-            "--count": str(count) if not stream and count != 3 else None,
-            "--seed": str(seed) if seed else None,
-        }
-        words = ["onlinecde", "plot", "streams", str(folder), *option_words(told)]
+        words = command_words(streams, given, without=("data_dir", "out"))
         content = {
             "format": "onlinecde streams 1",
-            "command": shlex.join([*words, "--json", str(json)]),
+            "command": shlex.join(["onlinecde", "plot", "streams", *words]),
             **circumstances("cpu"),
-            "task": judged.name,
-            "split": split,
+            "task": task.name,
+            "split": judged.split,
             "streams": [one.as_json() for one in drawn],
         }
         text = dumps(content, ensure_ascii=False, allow_nan=False)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onlinecde.cli.crew import option_words
-from onlinecde.cli.ray_option import address_of, ray_option
+from onlinecde.cli.command_line import command_words, grouped
+from onlinecde.cli.options import ClusterOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from onlinecde.experiments import Summary, Table
 
 
+@grouped
 def reproduce(
+    *,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -51,16 +53,6 @@ def reproduce(
         bool, typer.Option("--demo", help="Take the open demo in place of MIMIC-IV.")
     ] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Run cells that failed again.")] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers",
-            "--jobs",
-            min=1,
-            help="Cells at the same time; 1, or as many as a cluster has room for.",
-        ),
-    ] = None,
-    ray: Annotated[str | None, ray_option()] = None,
     publish: Annotated[
         Path | None,
         typer.Option(help="Run nothing: write what is done into this folder, a file a table."),
@@ -68,15 +60,19 @@ def reproduce(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="Folder of raw data.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the tables there are.")] = False,
+    cluster: ClusterOptions,
 ) -> None:
     """Run what is missing of a table, skip what is done, and write it beside the published numbers."""
+    given = dict(locals())
     from rich.console import Console
 
     console = Console()
     if listed or names == ["list"]:
         _list(console)
         return
-    from onlinecde.cli.grid_display import GridDisplay, as_rich, run_together
+    from onlinecde.cli.displays import GridDisplay
+    from onlinecde.cli.terminal_tables import results_table
+    from onlinecde.cli.workers import run_together
     from onlinecde.experiments import ExperimentError
     from onlinecde.experiments import reproduce as run_here
     from onlinecde.experiments.grid import tables_named
@@ -100,31 +96,21 @@ def reproduce(
         _publish(tables, out, publish, asked, found or [])
         return
     run_table: Any = run_here
-    if ray is not None:
+    if cluster.ray is not None:
         from onlinecde.scale.ray import reproduce as run_on_ray
 
-        run_table = partial(run_on_ray, address=address_of(ray), workers=workers)
+        run_table = partial(run_on_ray, **cluster.on_ray)
     broken = False
     try:
-        if ray is None and (workers or 1) > 1:
-            told = {
-                "--out": str(out),
-                "--protocol": protocol,
-                "--budget": budget,
-                "--seeds": seeds,
-                "--only": only,
-                "--found": [str(file) for file in found or []],
-                "--device": device,
-                "--data-dir": None if data_dir is None else str(data_dir),
-            }
-            words = [*names, *option_words(told), *(["--demo"] if demo else [])]
-            run_together(workers or 1, out, words, tables, asked, retry, GridDisplay(console))
+        if cluster.here > 1:
+            words = command_words(reproduce, given, without=("workers", "retry"))
+            run_together(cluster.here, out, words, tables, asked, retry, GridDisplay(console))
             retry = False  # what failed now has just been run again
         for table in tables:
             if table.kind == "command":
                 _command(table.command, out)
                 continue
-            with GridDisplay(console) as watch:
+            with GridDisplay(console) as display:
                 summary = run_table(
                     table,
                     out,
@@ -132,10 +118,10 @@ def reproduce(
                     retry=retry,
                     device=device,
                     data_dir=data_dir,
-                    watch=watch,
+                    callback=display,
                 )
             console.print()
-            console.print(as_rich(summary))
+            console.print(results_table(summary))
             _say_notes(console, summary)
             picture = table.name if table.kind == "figure" else f"{table.name}-cost"
             if (file := summary.folder / f"{picture}.png").exists():

@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from onlinecde.evaluation.estimates import Difference, Estimate, shown
-from onlinecde.evaluation.metrics import metric_title, questions
-from onlinecde.evaluation.naive import NaiveScore
-from onlinecde.evaluation.results import Evaluation, compare
+from onlinecde.evaluation import report_tables as tables
+from onlinecde.evaluation.metrics import questions
+from onlinecde.evaluation.report_tables import cell
+from onlinecde.evaluation.results import Evaluation
 from onlinecde.files import replace_file
 from onlinecde.plots import evaluation_curves as curves
 from onlinecde.plots.inline_svg import inline_svg
 from onlinecde.plots.trajectories import Trajectory, trajectory_figure
-
-_MINUS = "\u2212"
 
 
 def report(
@@ -44,14 +42,12 @@ def report(
         evaluation=evaluation,
         subtitle=_subtitle(evaluation),
         lead=_lead(evaluation),
-        **_metric_table(evaluation, against),
-        folds=_folds(evaluation, against),
-        models=[one.model for one in (evaluation, *against)],
-        metric=evaluation.title_of(evaluation.metric),
+        metrics=tables.metric_table(evaluation, against),
+        folds=tables.fold_table(evaluation, against),
         how=_how(evaluation, against),
         figures=figures,
-        naive_scores=[_naive(one) for one in evaluation.naive],
-        before_event=[_bin(one) for one in evaluation.before_event],
+        naive=tables.naive_table(evaluation),
+        before_event=tables.before_event_table(evaluation),
         before_event_note=_before_event_note(evaluation),
         alarms=_alarms(evaluation),
         trajectories=[
@@ -59,7 +55,8 @@ def report(
             for one in trajectories
         ],
         trajectories_note=_reading(trajectories, evaluation),
-        number=_number,
+        outputs=tables.output_table(evaluation),
+        classes=tables.class_table(evaluation),
         footer=", ".join(f"{name} {version}" for name, version in evaluation.versions.items()),
     )
 
@@ -70,28 +67,6 @@ def write_report(path: str | os.PathLike[str], page: str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     replace_file(target, page)
     return target
-
-
-def _number(value: float | None, size: float | None = None) -> str:
-    """As `shown`, with three figures after the point; a dash for none."""
-    return "\u2013" if value is None else shown(value, size=size, digits=3)
-
-
-def _cell(
-    found: Estimate | Difference, *, size: float | None = None, sign: bool = False
-) -> tuple[str, str]:
-    """A value and its interval as a page shows them; the interval is empty where there is none.
-
-    `size`: the largest of what it stands beside, its own by default.
-    """
-    size = abs(found.value) if size is None and found.value is not None else size
-    value = _number(found.value, size)
-    if sign and found.value is not None and found.value > 0:
-        value = "+" + value
-    spread = ""
-    if found.low is not None and found.high is not None:
-        spread = f"{_number(found.low, size)} to {_number(found.high, size)}"
-    return value.replace("-", _MINUS), spread.replace("-", _MINUS)
 
 
 def _subtitle(evaluation: Evaluation) -> str:
@@ -114,55 +89,12 @@ def _lead(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     if evaluation.metric not in evaluation.metrics:
         return []
     title = evaluation.title_of(evaluation.metric)
-    found = [(*_cell(evaluation.metrics[evaluation.metric]), title)]
+    found = [(*cell(evaluation.metrics[evaluation.metric]), title)]
     known = evaluation.reference
     if known is not None and evaluation.metric in known.metrics:
-        value, _ = _cell(known.metrics[evaluation.metric])
+        value, _ = cell(known.metrics[evaluation.metric])
         found.append((value, "", f"best possible {title}"))
     return found
-
-
-def _metric_table(evaluation: Evaluation, against: Sequence[Evaluation]) -> dict[str, Any]:
-    differences = [compare(evaluation, other) for other in against]
-    columns = [evaluation.model]
-    for other in against:
-        columns += [other.model, "difference"]
-    if evaluation.reference is not None:
-        columns.append(curves.KNOWN)
-    rows = []
-    for name, found in evaluation.metrics.items():
-        others = [one.metrics.get(name, Estimate(None)) for one in against]
-        size = max(abs(one.value or 0.0) for one in (found, *others))
-        cells = [_cell(found, size=size)]
-        for other, difference in zip(others, differences, strict=True):
-            cells.append(_cell(other, size=size))
-            cells.append(_cell(difference.get(name, Difference(None)), size=size, sign=True))
-        if evaluation.reference is not None:
-            cells.append(_cell(evaluation.reference.metrics.get(name, Estimate(None)), size=size))
-        rows.append(
-            {
-                "title": evaluation.title_of(name),
-                "main": name == evaluation.metric,
-                "cells": cells,
-                "reason": found.reason if found.value is None else None,
-            }
-        )
-    return {"columns": columns, "rows": rows}
-
-
-def _folds(evaluation: Evaluation, against: Sequence[Evaluation]) -> list[dict[str, Any]]:
-    """The metric the task is judged by, of each model on each fold."""
-    return [
-        {
-            "fold": one.fold.capitalize(),
-            "streams": f"{one.streams:,}",
-            "scores": [
-                _number(model.folds[place].metrics.get(evaluation.metric)).replace("-", _MINUS)
-                for model in (evaluation, *against)
-            ],
-        }
-        for place, one in enumerate(evaluation.folds)
-    ]
 
 
 def _how(evaluation: Evaluation, against: Sequence[Evaluation]) -> str:
@@ -179,8 +111,8 @@ def _how(evaluation: Evaluation, against: Sequence[Evaluation]) -> str:
             + ("; differences on the same resamples." if against else ".")
         )
     if evaluation.calibration is not None and evaluation.calibration.slope.value is not None:
-        slope, spread = _cell(evaluation.calibration.slope)
-        intercept, _ = _cell(evaluation.calibration.intercept)
+        slope, spread = cell(evaluation.calibration.slope)
+        intercept, _ = cell(evaluation.calibration.intercept)
         parts.append(
             f"Calibration slope {slope}{f' ({spread})' if spread else ''}, intercept {intercept}; "
             "a perfect model has 1 and 0."
@@ -204,28 +136,6 @@ def _reading(trajectories: Sequence[Trajectory], evaluation: Evaluation) -> str:
     if any(one.truth is not None for one in trajectories):
         text += " Dotted: the truth."
     return f"{text} Beneath: the channels observed most often."
-
-
-def _naive(found: NaiveScore) -> dict[str, Any]:
-    """A line of the table beside naive predictions."""
-    size = max(abs(found.naive), abs(found.model))
-    return {
-        "name": found.name.capitalize(),
-        "metric": metric_title(found.metric) + (f" of {found.output}" if found.output else ""),
-        "cells": [
-            _number(value, size).replace("-", _MINUS) for value in (found.model, found.naive)
-        ],
-        "beaten": found.beaten,
-    }
-
-
-def _bin(found: Any) -> dict[str, Any]:
-    return {
-        "range": f"{found.start:g} to {found.end:g}",
-        "streams": f"{found.streams:,}",
-        "rows": f"{found.rows:,}",
-        "cells": [_cell(found.auc), _cell(found.sensitivity)],
-    }
 
 
 def _before_event_note(evaluation: Evaluation) -> str:

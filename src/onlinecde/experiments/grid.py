@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from onlinecde.data import Task
 from onlinecde.experiments.cells import Cell, cells_of
@@ -14,31 +14,11 @@ from onlinecde.experiments.running import RESULT, read_result, record_failure, r
 from onlinecde.experiments.sources import MissingDataError, cell_task
 from onlinecde.experiments.summary import Summary, summarise
 from onlinecde.experiments.table import ExperimentError, Table, load_table
+from onlinecde.training.callbacks import Callback
 from onlinecde.training.claims import claim
-from onlinecde.training.loop import Unwatched, Watch
 
 CLAIM = ".claim"
 """Held, in a cell's folder, by whoever runs it."""
-
-
-class GridWatch(Watch, Protocol):
-    """Whoever wants to see a table being run."""
-
-    def begin(self, cell: Cell, number: int, cells: int) -> None:
-        """Before each cell that is run; `number` counts from 1."""
-
-    def end(self, cell: Cell, result: Mapping[str, Any]) -> None:
-        """After it."""
-
-
-class UnwatchedGrid(Unwatched):
-    """Nobody looks."""
-
-    def begin(self, cell: Cell, number: int, cells: int) -> None:
-        pass
-
-    def end(self, cell: Cell, result: Mapping[str, Any]) -> None:
-        pass
 
 
 def reproduce(
@@ -54,7 +34,7 @@ def reproduce(
     retry: bool = False,
     device: str = "auto",
     data_dir: str | os.PathLike[str] | None = None,
-    watch: GridWatch | None = None,
+    callback: Callback | None = None,
     run: Callable[..., dict[str, str]] | None = None,
 ) -> Summary:
     """Run what is missing of a table, then write it as Markdown, CSV, LaTeX and a picture.
@@ -76,7 +56,7 @@ def reproduce(
     )
     home = Path(out)
     missing = (run or run_cells)(
-        cells, home, retry=retry, device=device, data_dir=data_dir, watch=watch or UnwatchedGrid()
+        cells, home, retry=retry, device=device, data_dir=data_dir, callback=callback or Callback()
     )
     summary = summarise(table, cells, home, missing)
     write_tables(summary, asked.name if asked.kind == "figure" else None)
@@ -98,10 +78,10 @@ def run_cells(
     retry: bool = False,
     device: str = "auto",
     data_dir: str | os.PathLike[str] | None = None,
-    watch: GridWatch | None = None,
+    callback: Callback | None = None,
 ) -> dict[str, str]:
     """Run the cells that have no result yet; returns, by data set and task, why data is missing."""
-    watch = watch or UnwatchedGrid()
+    callback = callback or Callback()
     missing: dict[str, str] = {}
     tasks = _LastTask(data_dir)
     for number, cell in enumerate(cells, 1):
@@ -110,19 +90,19 @@ def run_cells(
             continue
         mine = claim(folder / CLAIM)
         if mine is None:
-            watch.note(f"{cell.title}: another process is at it")
+            callback.note(f"{cell.title}: another process is at it")
             continue
         try:
             if _is_settled(folder, cell, retry):  # by whoever held it a moment ago
                 continue
             task = tasks.of(cell)
-            watch.begin(cell, number, len(cells))
-            result = run_cell(cell, task, folder, device=device, watch=watch)
-            watch.end(cell, result)
+            callback.begin(cell, number, len(cells))
+            result = run_cell(cell, task, folder, device=device, callback=callback)
+            callback.end(cell, result)
         except MissingDataError as error:
             missing[cell.row.data] = str(error)
         except Exception as error:  # whatever it is, the other cells are worth running
-            watch.end(cell, record_failure(cell, folder, error, device))
+            callback.end(cell, record_failure(cell, folder, error, device))
         finally:
             mine.release()
     return missing

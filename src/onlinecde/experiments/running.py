@@ -27,21 +27,21 @@ from onlinecde.solvers import Solver, counting_evaluations
 from onlinecde.training import FitSettings, fit, read_log
 from onlinecde.training.base_rates import start_at_base_rate
 from onlinecde.training.batches import seed_for
-from onlinecde.training.loop import Watch
+from onlinecde.training.callbacks import Callback
 
 RESULT = "result.json"
 _DIGEST = "digest"
 
 
 def run_cell(
-    cell: Cell, task: Task, folder: Path, *, device: str = "auto", watch: Watch | None = None
+    cell: Cell, task: Task, folder: Path, *, device: str = "auto", callback: Callback | None = None
 ) -> dict[str, Any]:
     """Run a cell in its folder and write its result there; a killed one goes on where it was."""
     started = time.monotonic()
     _make_room(cell, folder)
     ready = slipped_task(sample_task(task, cell.budget.streams, cell.budget.rows), cell.slips)
     with peak_memory(device) as memory:
-        model, history = _trained(cell, ready, folder / "run", device, watch)
+        model, history = _trained(cell, ready, folder / "run", device, callback)
     metric = f"validation_{ready.metric}"
     # `fit` chose this epoch on the validation split; the test split is seen below, once.
     best = history[read_manifest(folder / "run" / "model").extra["validation"]["epoch"] - 1]
@@ -118,7 +118,7 @@ def _make_room(cell: Cell, folder: Path) -> None:
 
 
 def _trained(
-    cell: Cell, task: Task, run: Path, device: str, watch: Watch | None
+    cell: Cell, task: Task, run: Path, device: str, callback: Callback | None
 ) -> tuple[OnlineModel, list[dict[str, Any]]]:
     if (run / "model" / "manifest.json").exists():
         where = "cuda" if device == "auto" and torch.cuda.is_available() else device
@@ -135,7 +135,7 @@ def _trained(
         "name": cell.row.data,
         "arguments": cell.settings["data"],
     }
-    done = fit(task, model, run, settings=how, source=about, device=device, watch=watch)
+    done = fit(task, model, run, settings=how, source=about, device=device, callback=callback)
     return done.model, list(done.history)
 
 

@@ -29,7 +29,7 @@ class OnlinePrograms:
 def export_online(model: NeuralCDE) -> OnlinePrograms:
     """Export the online step of a model with a dynamic number of streams.
 
-    >>> programs = export_online(NeuralCDE(channels=2, hidden=4, width=4))  # doctest: +SKIP
+    >>> programs = export_online(NeuralCDE(channels=2, hidden=4))  # doctest: +SKIP
     >>> torch.export.save(programs.observe, "observe.pt2")  # doctest: +SKIP
     """
     if model.solver.max_step is not None or model.solver.tolerance is not None:

@@ -29,12 +29,13 @@ from onlinecde.scale.ray_cluster import (
 )
 from onlinecde.scale.ray_news import Telling, hear, open_desk
 from onlinecde.scale.ray_training import SharedTraining
-from onlinecde.training.fitting import Fitted, check_run, resolved
+from onlinecde.training.callbacks import Callback
+from onlinecde.training.defaults import Resolved, resolve
+from onlinecde.training.fitting import Fitted, check_run
 from onlinecde.training.fitting import fit as fit_alone
 from onlinecde.training.journal import LOCK, model_folder, read_log
-from onlinecde.training.loop import Unwatched, Watch
 from onlinecde.training.settings import FitError, FitSettings
-from onlinecde.training.task_source import load_task, registry_source
+from onlinecde.training.task_source import load_task, registry_source, task_of_run
 
 _STORAGE = ".ray"
 _WATCHDOG = "PlacementGroupCleanerCallback"
@@ -50,16 +51,16 @@ def fit(
     workers: int | None = None,
     address: str = "",
     model_settings: Mapping[str, Any] | None = None,
-    settings: FitSettings | None = None,
+    settings: FitSettings | Resolved | None = None,
     source: Mapping[str, Any] | None = None,
     device: str = "auto",
     fresh: bool = False,
-    watch: Watch | None = None,
+    callback: Callback | None = None,
     **changes: Any,
 ) -> Fitted:
     """Train as `onlinecde.fit` does, each batch cut over `workers` processes of a Ray cluster.
 
-    `settings.batch_size` is that of all workers together: losses, weights and the run's folder are
+    `batch_size` is that of all workers together: losses, weights and the run's folder are
     those of one process, to rounding. A run begun by one process may go on by several, and the
     other way round. When a worker dies, all begin again at the last checkpoint. `out` must be on a
     file system that all nodes share. `address`: see `connected`.
@@ -68,26 +69,27 @@ def fit(
     if isinstance(task, str):
         source = source or registry_source(task)
         task = load_task(source)
-    begun = None if fresh else out
-    task, model_settings, how = resolved(task, model, model_settings, settings, changes, out=begun)
+    run = None if fresh else out
+    task = task_of_run(task, run, getattr(model, "schema", None))
+    if not isinstance(settings, Resolved):
+        settings = resolve(task, model, model_settings, settings, changes, run=run)
     folder = Path(out).resolve()
     wait_until_free(folder / LOCK)
     first = check_run(
         task,
         model,
         folder,
-        model_settings=model_settings,
-        settings=how,
+        settings=settings,
         source=source,
         fresh=fresh,
     )
     _check_divisible(first)
-    watch = watch or Unwatched()
-    arguments = {"model_settings": model_settings, "settings": how, "source": source}
+    callback = callback or Callback()
+    arguments = {"settings": settings, "source": source}
     with connected(address):
         room = room_for(workers, device, together=True)
         check_nodes(folder)
-        _train(task, _Work(model, folder, arguments, room), watch)
+        _train(task, _Work(model, folder, arguments, room), callback)
     manifest, history = read_manifest(model_folder(folder)), tuple(read_log(folder))
     best = history[manifest.extra["validation"]["epoch"] - 1]
     ended = manifest.extra["training"]["ended"]
@@ -104,13 +106,13 @@ class _Work:
     room: Room
 
 
-def _train(task: Task, work: _Work, watch: Watch) -> None:
+def _train(task: Task, work: _Work, callback: Callback) -> None:
     """Train to the end, with new workers where some were lost."""
     import ray
 
     held, desk = ray.put(task), open_desk()
     deaths, epochs = 0, -1
-    while (error := _attempt(work, held, desk, watch)) is not None:
+    while (error := _attempt(work, held, desk, callback)) is not None:
         lost = _lost(error)
         if lost is None:
             raise _plain(error) from None
@@ -121,11 +123,11 @@ def _train(task: Task, work: _Work, watch: Watch) -> None:
                 f"workers died {deaths} times without an epoch in between ({first_line(lost)}): is "
                 "there memory enough? The same command goes on from the last checkpoint."
             ) from None
-        watch.note("a worker died: all begin again at the last checkpoint")
+        callback.note("a worker died: all begin again at the last checkpoint")
         wait_until_free(work.folder / LOCK)
 
 
-def _attempt(work: _Work, task: Any, desk: Any, watch: Watch) -> Exception | None:
+def _attempt(work: _Work, task: Any, desk: Any, callback: Callback) -> Exception | None:
     """One group of workers until it ends; its error, if there is one."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -165,8 +167,8 @@ def _attempt(work: _Work, task: Any, desk: Any, watch: Watch) -> Exception | Non
     try:
         while thread.is_alive():
             time.sleep(_PAUSE)
-            _pass_on(desk, watch)
-        _pass_on(desk, watch)
+            _pass_on(desk, callback)
+        _pass_on(desk, callback)
     finally:
         shutil.rmtree(storage, ignore_errors=True)
     return errors[0] if errors else None
@@ -188,15 +190,15 @@ def _take_part(told: dict[str, Any]) -> None:
         work.folder if first else None,
         # Workers on one machine see all its GPUs, and each has one of them.
         device=str(ray.train.torch.get_device()) if work.room.gpus else "cpu",
-        watch=Telling(told["desk"], 0) if first else None,
+        callback=Telling(told["desk"], 0) if first else None,
         loop=SharedTraining,
         **work.arguments,
     )
 
 
-def _pass_on(desk: Any, watch: Watch) -> None:
+def _pass_on(desk: Any, callback: Callback) -> None:
     for _, what, *words in hear(desk):
-        getattr(watch, what)(*words)
+        getattr(callback, what)(*words)
 
 
 def _failures(error: Exception) -> list[BaseException]:

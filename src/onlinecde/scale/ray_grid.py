@@ -11,7 +11,7 @@ from typing import Any
 
 from onlinecde.experiments import Cell, Summary, Table
 from onlinecde.experiments import reproduce as reproduce_alone
-from onlinecde.experiments.grid import CLAIM, GridWatch, UnwatchedGrid, forget_failures, run_cells
+from onlinecde.experiments.grid import CLAIM, forget_failures, run_cells
 from onlinecde.experiments.running import read_result, record_failure
 from onlinecde.scale.ray_cluster import (
     DEATHS,
@@ -26,6 +26,7 @@ from onlinecde.scale.ray_cluster import (
     worker,
 )
 from onlinecde.sharing import SIDE_BY_SIDE
+from onlinecde.training.callbacks import Callback
 from onlinecde.training.claims import claim
 
 _PAUSE = 0.2
@@ -59,13 +60,13 @@ def _spread(
     retry: bool = False,
     device: str = "auto",
     data_dir: str | os.PathLike[str] | None = None,
-    watch: GridWatch | None = None,
+    callback: Callback | None = None,
 ) -> dict[str, str]:
     """Run the cells that have no result; returns, by data set and task, why data is missing."""
     if retry:
         forget_failures(cells, home)
     home, data = home.resolve(), None if data_dir is None else Path(data_dir).resolve()
-    grid = _Grid(cells, home, watch or UnwatchedGrid())
+    grid = _Grid(cells, home, callback or Callback())
     if not grid.waiting:
         return {}
     with connected(address):
@@ -77,8 +78,8 @@ def _spread(
 class _Grid:
     """Cells that wait, cells that run, and how often each lost its worker."""
 
-    def __init__(self, cells: Sequence[Cell], home: Path, watch: GridWatch) -> None:
-        self.cells, self.home, self.watch = cells, home, watch
+    def __init__(self, cells: Sequence[Cell], home: Path, callback: Callback) -> None:
+        self.cells, self.home, self.callback = cells, home, callback
         self.waiting = [at for at in range(len(cells)) if self._result(at) is None]
         self.running: dict[Any, int] = {}
         self.deaths = [0] * len(cells)
@@ -89,7 +90,7 @@ class _Grid:
         import ray
 
         work = worker(_work, room)
-        self.watch.note(f"{len(self.waiting)} cells, {room.workers} at a time")
+        self.callback.note(f"{len(self.waiting)} cells, {room.workers} at a time")
         while True:
             while len(self.running) < room.workers and (at := self._next()) is not None:
                 ref = work.remote(self.cells[at], str(self.home), data_dir, room)
@@ -128,14 +129,14 @@ class _Grid:
                 raise ClusterError(f"a worker could not begin: {first_line(error)}") from None
             self.deaths[at] += 1
             if self.deaths[at] < DEATHS:
-                self.watch.note(f"{cell.title}: its worker died; it is run again")
+                self.callback.note(f"{cell.title}: its worker died; it is run again")
                 self.waiting.insert(0, at)
                 return
             lost = ClusterError(f"its worker died {DEATHS} times while it ran")
             record_failure(cell, self._folder(at), lost, "cpu")
         result = self._result(at)
         if result is not None:
-            self.watch.end(cell, result)
+            self.callback.end(cell, result)
         elif cell.row.data not in self.missing:
             self.waiting.append(at)  # another process took it first
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onlinecde.training.loop import Unwatched
+from onlinecde.training.callbacks import Callback
 
 
 class Desk:
@@ -40,8 +40,8 @@ def hear(desk: Any) -> list[tuple[Any, ...]]:
         return []
 
 
-class Telling(Unwatched):
-    """A watch that tells a desk of epochs and notes, under a name."""
+class Telling(Callback):
+    """A callback that tells a desk of epochs and notes, under a name."""
 
     def __init__(self, desk: Any, name: Any) -> None:
         self.desk, self.name = desk, name

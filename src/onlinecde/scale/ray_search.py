@@ -25,9 +25,9 @@ from onlinecde.scale.ray_news import Telling, hear, open_desk
 from onlinecde.training.claims import Claim
 from onlinecde.training.fitting import fit
 from onlinecde.training.journal import LOCK
-from onlinecde.tuning.search import NotWorthIt, Search, TrialWatch, value_of
+from onlinecde.tuning.search import NotWorthIt, Search, TrialCallback, value_of
 from onlinecde.tuning.search import tune as tune_alone
-from onlinecde.tuning.study import Tuned, report
+from onlinecde.tuning.study import Tuned
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -63,7 +63,7 @@ class _Running:
 
     trial: FrozenTrial
     mine: Claim
-    watch: TrialWatch
+    callback: TrialCallback
     hopeless: list[bool]
 
 
@@ -84,12 +84,12 @@ def _spread(search: Search, room: Room) -> None:
     try:
         while True:
             while len(running) < room.workers and (taken := search.study.take(wait=False)):
-                trial, mine, again = taken
-                search.watch.begin(trial.number, trial.params, again)
+                trial, mine = taken
+                search.begin(trial)
                 folder = str(search.study.run_folder(trial.number).resolve())
                 how = search.arguments(trial)
                 ref = train.remote(task, search.model, folder, how, room, desk, trial.number)
-                running[ref] = _Running(trial, mine, TrialWatch(search, trial), [])
+                running[ref] = _Running(trial, mine, TrialCallback(search, trial), [])
             if not running:
                 return
             ended, _ = ray.wait(list(running), timeout=_PAUSE)
@@ -116,7 +116,7 @@ def _listen(desk: Any, running: dict[Any, _Running]) -> None:
 
 def _is_hopeless(one: _Running, entry: dict[str, Any]) -> bool:
     try:
-        one.watch.epoch(entry, False)
+        one.callback.epoch(entry, False)
     except NotWorthIt:
         one.hopeless.append(True)
     return bool(one.hopeless)
@@ -140,7 +140,7 @@ def _settle(search: Search, ref: Any, one: _Running) -> None:
             return
         for entry in history:
             # What was told while nobody listened.
-            if not one.hopeless and entry["epoch"] not in one.watch.known:
+            if not one.hopeless and entry["epoch"] not in one.callback.known:
                 _is_hopeless(one, entry)
         if one.hopeless:
             study.tell(trial, "pruned")
@@ -148,7 +148,7 @@ def _settle(search: Search, ref: Any, one: _Running) -> None:
             study.tell(trial, "failed", reason=reason)
         else:
             study.tell(trial, "complete", value)
-        search.watch.end(report(study.study.trials[trial.number]))
+        search.end(trial)
     finally:
         one.mine.release()
 
@@ -168,7 +168,7 @@ def _train(
     torch.set_num_threads(room.cpus)
     wait_until_free(Path(folder) / LOCK)
     try:
-        done = fit(task, model, folder, device=room.device, watch=Telling(desk, number), **how)
+        done = fit(task, model, folder, device=room.device, callback=Telling(desk, number), **how)
         return list(done.history), value_of(done.best, task.metric), ""
     except Exception as error:  # it is the study that records it
         return [], None, f"{type(error).__name__}: {error}"

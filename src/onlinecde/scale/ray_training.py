@@ -15,9 +15,10 @@ from onlinecde.models import OnlineModel
 from onlinecde.models.channel_dropout import dropping_as_part
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers.counting import counting_evaluations, note_evaluations
+from onlinecde.training.callbacks import Callback
 from onlinecde.training.folding import Scales
 from onlinecde.training.horizons import HorizonReadout
-from onlinecde.training.loop import Training, Watch
+from onlinecde.training.loop import Training
 from onlinecde.training.settings import FitSettings
 
 
@@ -57,7 +58,7 @@ class SharedTraining(Training):
             _Outputs(model, self.ahead), find_unused_parameters=True
         )
 
-    def run(self, save: Callable[[Training], None], watch: Watch) -> None:
+    def run(self, save: Callable[[Training], None], callback: Callback) -> None:
         """Train to the end, from where the first process stands."""
         tensors, facts = self.put_down()
         held = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
@@ -66,7 +67,7 @@ class SharedTraining(Training):
         if self.rank:
             assert told[0] is not None
             self.take_up(*told[0])
-        super().run(save, watch)
+        super().run(save, callback)
 
     def _captured_step(self) -> None:
         """No step is captured: a graph would not tell the others of its gradients."""

@@ -98,7 +98,7 @@ class Schema:
         """What to give a model that takes `count` static features, as a sentence.
 
         >>> Schema(("hr",), (StaticColumn("sex", categories=("f", "m")),)).ask_static(2)
-        'give static features by name (sex; {} where none is known), or 2 finite numbers in the model\'s order.'
+        "give static features by name (sex; {} where none is known), or 2 finite numbers in the model's order."
         """
         if not count:
             return "the model takes no static features: leave them out."

@@ -21,26 +21,24 @@ from onlinecde.models.flat_settings import flat_of
 from onlinecde.models.readout import Readout
 from onlinecde.training.base_rates import start_at_base_rate
 from onlinecde.training.batches import seed_for
+from onlinecde.training.callbacks import Callback
 from onlinecde.training.card import model_card
-from onlinecde.training.defaults import build_model, model_class, usual_settings
+from onlinecde.training.defaults import Resolved, build, resolve
 from onlinecde.training.folding import fold, learn_scales
 from onlinecde.training.horizons import check_horizons
 from onlinecde.training.journal import (
     Journal,
-    known_task,
-    model_settings_of_then,
-    settings_of_then,
 )
 from onlinecde.training.learnable import check_learnable
-from onlinecde.training.loop import Training, Unwatched, Watch
+from onlinecde.training.loop import Training
 from onlinecde.training.readout_steps import fit_steps
 from onlinecde.training.recalibration import recalibrate
 from onlinecde.training.settings import FitError, FitSettings
 from onlinecde.training.task_source import (
-    as_fitted,
     content_of,
     load_task,
     registry_source,
+    task_of_run,
 )
 from onlinecde.version import __version__
 
@@ -68,11 +66,11 @@ def fit(
     out: str | os.PathLike[str] | None = None,
     *,
     model_settings: Mapping[str, Any] | None = None,
-    settings: FitSettings | None = None,
+    settings: FitSettings | Resolved | None = None,
     source: Mapping[str, Any] | None = None,
     device: str = "auto",
     fresh: bool = False,
-    watch: Watch | None = None,
+    callback: Callback | None = None,
     loop: type[Training] = Training,
     **changes: Any,
 ) -> Fitted:
@@ -82,7 +80,8 @@ def fit(
     a name (its sizes come from the task, other arguments from `model_settings`; its readout starts
     at the base rates of the labels), or a model with a `Readout` as `readout`, trained from where it
     stands. Any field of `FitSettings` may be given by name, such as `epochs` or `lr`; for a model by
-    name, what is not given fits the task (`usual_settings`), unless `settings` says all.
+    name, what is not given fits the task, unless `settings` says all (`defaults.resolve`; the run's
+    `settings.json` has each setting, who set it and why).
 
     With `out`, the run lives in that folder: started again after any end, `kill -9` included, it
     goes on and ends with the same weights as if it had never stopped (same machine, CPU); a run
@@ -100,54 +99,32 @@ def fit(
     if isinstance(task, str):
         source = source or registry_source(task)
         task = load_task(source)
-    begun = None if fresh else out
-    task, model_settings, how = resolved(task, model, model_settings, settings, changes, out=begun)
+    run = None if fresh else out
+    task = task_of_run(task, run, getattr(model, "schema", None))
+    if not isinstance(settings, Resolved):
+        settings = resolve(task, model, model_settings, settings, changes, run=run)
+    elif model_settings or changes:
+        raise FitError("these settings are resolved already: change them before.")
+    how, callback = settings.training, callback or Callback()
     check_horizons(task, how)
     where = device_for(device)
     # The caller's own random numbers go on as if nothing had been drawn.
     with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
         torch.manual_seed(seed_for("weights", how.seed))
-        ready = _model(task, model, model_settings, how).to(where, getattr(torch, how.dtype))
+        ready = _model(task, model, settings).to(where, getattr(torch, how.dtype))
         if out is None:
-            training = _prepare(loop, ready, task, how, where, watch or Unwatched())
-            training.run(lambda _: None, watch or Unwatched())
+            training = _prepare(loop, ready, task, how, where, callback)
+            training.run(lambda _: None, callback)
             fold(ready, training.scales)
-            _finish(ready.eval(), task, how, watch or Unwatched())
+            _finish(ready.eval(), task, how, callback)
             return _fitted(ready, training, None)
         about = _about(ready, task, how, source)
         journal = Journal(Path(out), about, fresh=fresh)
         try:
-            return _in_folder(journal, loop, ready, task, how, where, about, watch or Unwatched())
+            journal.explain(settings.as_json())
+            return _in_folder(journal, loop, ready, task, how, where, about, callback)
         finally:
             journal.close()
-
-
-def resolved(
-    task: Task,
-    model: OnlineModel | str,
-    model_settings: Mapping[str, Any] | None,
-    settings: FitSettings | None,
-    changes: Mapping[str, Any],
-    *,
-    out: str | os.PathLike[str] | None = None,
-) -> tuple[Task, Mapping[str, Any] | None, FitSettings]:
-    """The task as the model sees it, the model's settings and every training setting of `fit` with these arguments.
-
-    What is not given fits the task. The run that `out` holds goes on as it began, should defaults have changed since.
-    """
-    if isinstance(model, OnlineModel) and model.schema is not None:
-        task = task.under(model.schema)
-    before = {}
-    if out is not None:
-        task, before = as_fitted(task, known_task(out)), settings_of_then(out)
-        if isinstance(model, str):
-            then = model_settings_of_then(out, model_class(model).__name__)
-            model_settings = {**then, **(model_settings or {})}
-    how = (settings or FitSettings()).changed(changes)
-    if settings is None:
-        usual = usual_settings(task, model, model_settings) if isinstance(model, str) else {}
-        how = how.changed({**usual, **before, **changes})
-    return task, model_settings, how
 
 
 def check_run(
@@ -155,8 +132,7 @@ def check_run(
     model: OnlineModel | str,
     out: str | os.PathLike[str],
     *,
-    model_settings: Mapping[str, Any] | None = None,
-    settings: FitSettings,
+    settings: Resolved,
     source: Mapping[str, Any] | None = None,
     fresh: bool = False,
 ) -> OnlineModel:
@@ -164,12 +140,13 @@ def check_run(
 
     The folder is then this run's; with `fresh` it has forgotten what it held.
     """
-    check_horizons(task, settings)
+    how = settings.training
+    check_horizons(task, how)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for("weights", settings.seed))
-        ready = _model(task, model, model_settings, settings)
-    check_learnable(task, *task.split("train"), Unwatched())
-    Journal(Path(out), _about(ready, task, settings, source), fresh=fresh).close()
+        torch.manual_seed(seed_for("weights", how.seed))
+        ready = _model(task, model, settings)
+    check_learnable(task, *task.split("train"), Callback())
+    Journal(Path(out), _about(ready, task, how, source), fresh=fresh).close()
     return ready
 
 
@@ -181,15 +158,15 @@ def _in_folder(
     how: FitSettings,
     device: torch.device,
     about: dict[str, Any],
-    watch: Watch,
+    callback: Callback,
 ) -> Fitted:
-    training = _prepare(loop, model, task, how, device, watch)
+    training = _prepare(loop, model, task, how, device, callback)
     before = journal.read()
     if before is not None:
         training.take_up(*before)
         at = training.at
         if not at.ended:
-            watch.note(f"going on in {journal.folder} at epoch {at.epoch}, batch {at.batch + 1}")
+            callback.note(f"going on in {journal.folder} at epoch {at.epoch}, batch {at.batch + 1}")
     journal.begin(training.at.history)
     saved = [time.monotonic()]
     logged = [len(training.at.history)]
@@ -204,7 +181,7 @@ def _in_folder(
             journal.epoch(now.at.history[-1])
             logged[0] = len(now.at.history)
 
-    training.run(save, watch)
+    training.run(save, callback)
     fold(model, training.scales)
     done = _fitted(model.eval(), training, journal.folder)
     if (journal.model_folder / "manifest.json").exists():
@@ -215,7 +192,7 @@ def _in_folder(
             done.ended,
             done.folder,
         )
-    after = _finish(model, task, how, watch)
+    after = _finish(model, task, how, callback)
     summary = {
         "epochs": len(done.history),
         "seconds": sum(entry["seconds"] for entry in done.history),
@@ -244,14 +221,14 @@ def _in_folder(
     return done
 
 
-def _finish(model: OnlineModel, task: Task, how: FitSettings, watch: Watch) -> dict[str, Any]:
+def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback) -> dict[str, Any]:
     """Steps beside the readout, recalibration, and how the model does beside naive predictions.
 
     Returns what a manifest says of each, by name, without what was not done.
     """
     done: dict[str, Any] = {
-        "with_steps": fit_steps(model, task, how, watch),
-        "recalibrated": recalibrate(model, task, how, watch),
+        "with_steps": fit_steps(model, task, how, callback),
+        "recalibrated": recalibrate(model, task, how, callback),
     }
     outputs = predict_task(model, task.split("validation")[0], task.per)
     beside = beside_naive(task, "validation", as_probabilities(model.readout, outputs))
@@ -259,7 +236,7 @@ def _finish(model: OnlineModel, task: Task, how: FitSettings, watch: Watch) -> d
         if not one.beaten:
             balanced = how.class_weights == "balanced" and one.metric == "log_loss"
             why = " (balanced class weights move them away from how often a class comes)"
-            watch.note(f"warning: on validation {one.warning}{why * balanced}")
+            callback.note(f"warning: on validation {one.warning}{why * balanced}")
     done["naive"] = [{**asdict(one), "beaten": one.beaten} for one in beside]
     return {name: found for name, found in done.items() if found is not None}
 
@@ -270,10 +247,10 @@ def _prepare(
     task: Task,
     how: FitSettings,
     device: torch.device,
-    watch: Watch,
+    callback: Callback,
 ) -> Training:
     series, labels = task.split("train")
-    check_learnable(task, series, labels, watch)
+    check_learnable(task, series, labels, callback)
     seen = task.series if how.scaling == "all" else series
     encoding = getattr(model, "encoding", None)
     if encoding is not None:
@@ -288,16 +265,13 @@ def _fitted(model: OnlineModel, training: Training, folder: Path | None) -> Fitt
     return Fitted(model, history, history[training.at.best_epoch - 1], training.at.ended, folder)
 
 
-def _model(
-    task: Task, model: OnlineModel | str, given: Mapping[str, Any] | None, how: FitSettings
-) -> OnlineModel:
+def _model(task: Task, model: OnlineModel | str, settings: Resolved) -> OnlineModel:
     if isinstance(model, str):
-        built = build_model(task, model, given)
-        start_at_base_rate(built, task, balanced=how.class_weights == "balanced")
+        assert settings.model is not None
+        built = build(model, settings.model)
+        start_at_base_rate(built, task, balanced=settings.training.class_weights == "balanced")
         built.schema = task.schema
         return built
-    if given:
-        raise FitError("model_settings are for a model given by name; this one is built already.")
     if not isinstance(getattr(model, "readout", None), Readout):
         raise FitError(
             f"{type(model).__name__} has no `Readout` as `readout`: give it one, which knows loss and probabilities."

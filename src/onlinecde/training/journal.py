@@ -15,11 +15,12 @@ from onlinecde.training.checkpoint import read_checkpoint, write_checkpoint
 from onlinecde.training.settings import FitError
 
 RUN, LOG, CHECKPOINT, MODEL, BOARD = "run.json", "log.jsonl", "checkpoint", "model", "tensorboard"
+SETTINGS = "settings.json"
 LOCK = ".lock"
 
 
 class Journal:
-    """A run's folder: `run.json`, `log.jsonl`, `tensorboard/`, `checkpoint`, and in the end `model/`.
+    """A run's folder: `run.json`, `settings.json`, `log.jsonl`, `tensorboard/`, `checkpoint`, and in the end `model/`.
 
     One process writes at a time; a second one is refused while the first is alive.
     """
@@ -53,10 +54,15 @@ class Journal:
         import shutil
 
         if (self.folder / RUN).exists():
-            for name in (CHECKPOINT, LOG, RUN):
+            for name in (CHECKPOINT, LOG, SETTINGS, RUN):
                 (self.folder / name).unlink(missing_ok=True)
             for name in (MODEL, BOARD):
                 shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def explain(self, settings: Mapping[str, Any]) -> None:
+        """Keep who set each setting and why, as it was when the run began."""
+        if not (self.folder / SETTINGS).exists():
+            replace_file(self.folder / SETTINGS, json.dumps(settings, indent=1) + "\n")
 
     @property
     def model_folder(self) -> Path:

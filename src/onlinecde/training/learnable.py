@@ -7,11 +7,11 @@ from torch import Tensor
 
 from onlinecde.data import Task
 from onlinecde.series import SeriesBatch
-from onlinecde.training.loop import Watch
+from onlinecde.training.callbacks import Callback
 from onlinecde.training.settings import FitError
 
 
-def check_learnable(task: Task, series: SeriesBatch, labels: Tensor, watch: Watch) -> None:
+def check_learnable(task: Task, series: SeriesBatch, labels: Tensor, callback: Callback) -> None:
     """Refuse a training split with one class, without a label or without a value; note empty channels."""
     known = labels[labels >= 0 if task.kind == "multiclass" else ~labels.isnan()]
     if not known.numel():
@@ -30,6 +30,6 @@ def check_learnable(task: Task, series: SeriesBatch, labels: Tensor, watch: Watc
         )
     empty = [name for name, ever in zip(series.channels, seen.tolist(), strict=True) if not ever]
     if empty:
-        watch.note(
+        callback.note(
             f"never observed in the training split, so nothing can be learned of: {', '.join(empty)}"
         )

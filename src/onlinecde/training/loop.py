@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from onlinecde.training.averaging import AveragedWeights
 from onlinecde.training.base_rates import class_weight
 from onlinecde.training.batches import epoch_batches, seed_for
 from onlinecde.training.calibration_map import fit_map, mapped
+from onlinecde.training.callbacks import Callback
 from onlinecde.training.checkpoint import pack_optimiser, unpack_optimiser
 from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import CapturedStep, GraphedStep, why_not
@@ -38,32 +39,6 @@ CALIBRATED = "validation_calibrated_loss"
 
 VALIDATED = 512
 """Streams of a batch in validation on a GPU, which takes no longer for them than for a few."""
-
-
-class Watch(Protocol):
-    """Whoever wants to see a training as it goes."""
-
-    def batch(self, epoch: int, done: int, batches: int, loss: float) -> None:
-        """After each batch, with the mean loss of the epoch so far."""
-
-    def epoch(self, entry: dict[str, Any], best: bool) -> None:
-        """After each epoch, with its line in the log and whether it is the best so far."""
-
-    def note(self, text: str) -> None:
-        """Something worth knowing that is no error."""
-
-
-class Unwatched:
-    """Nobody looks."""
-
-    def batch(self, epoch: int, done: int, batches: int, loss: float) -> None:
-        pass
-
-    def epoch(self, entry: dict[str, Any], best: bool) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        pass
 
 
 @dataclass
@@ -121,11 +96,11 @@ class Training:
         self.best = {name: t.detach().clone() for name, t in model.state_dict().items()}
         self.at = Position(lr=settings.lr)
         self.captured = self._captured_step()
-        self.watch: Watch = Unwatched()
+        self.callback: Callback = Callback()
 
-    def run(self, save: Callable[[Training], None], watch: Watch) -> None:
+    def run(self, save: Callable[[Training], None], callback: Callback) -> None:
         """Train to the end; `save` is called where the training may be put down."""
-        self.watch = watch
+        self.callback = callback
         while not self.at.ended:
             self._epoch(save)
             save(self)
@@ -143,12 +118,12 @@ class Training:
             at.loss_sum += loss * labels
             at.labels += labels
             at.batch, at.seconds = number + 1, time.monotonic() - started
-            self.watch.batch(at.epoch, at.batch, len(batches), at.loss_sum / max(at.labels, 1))
+            self.callback.batch(at.epoch, at.batch, len(batches), at.loss_sum / max(at.labels, 1))
             if at.batch < len(batches):
                 save(self)
         entry, best = self._validate(started)
         at.history.append(entry)
-        self.watch.epoch(entry, best)
+        self.callback.epoch(entry, best)
         self._plan_next()
 
     def _step(self, chosen: Tensor, number: int) -> tuple[float, int]:
@@ -188,7 +163,7 @@ class Training:
                 loss = self.captured(batch, labels)
             except torch.OutOfMemoryError:
                 self.captured = None
-                self.watch.note(
+                self.callback.note(
                     "a captured step has no room on the GPU: steps are computed plainly"
                 )
             else:
@@ -306,7 +281,9 @@ class Training:
         elif at.epoch - max(at.best_epoch, at.last_cut) >= settings.plateau:
             lower = min(at.lr, max(at.lr * settings.lr_factor, settings.lr_floor))
             if lower < at.lr:
-                self.watch.note(f"learning rate {at.lr:.3g} -> {lower:.3g} after epoch {at.epoch}")
+                self.callback.note(
+                    f"learning rate {at.lr:.3g} -> {lower:.3g} after epoch {at.epoch}"
+                )
             at.lr, at.last_cut = lower, at.epoch
         at.epoch, at.batch, at.loss_sum, at.labels = at.epoch + 1, 0, 0.0, 0
         at.nfe, at.seconds = 0, 0.0

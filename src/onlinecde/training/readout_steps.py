@@ -16,7 +16,7 @@ from onlinecde.series import SeriesBatch
 from onlinecde.training.base_rates import loss_weight
 from onlinecde.training.batches import seed_for
 from onlinecde.training.boosting import boost
-from onlinecde.training.loop import Watch
+from onlinecde.training.callbacks import Callback
 from onlinecde.training.settings import FitSettings
 
 STREAMS = 512
@@ -24,7 +24,7 @@ STREAMS = 512
 
 
 def fit_steps(
-    model: OnlineModel, task: Task, settings: FitSettings, watch: Watch
+    model: OnlineModel, task: Task, settings: FitSettings, callback: Callback
 ) -> dict[str, Any] | None:
     """Lay the steps of a model that has room for some, as many as serve the validation split.
 
@@ -45,7 +45,7 @@ def fit_steps(
         seed=seed_for("steps", settings.seed),
     )
     if not found.place:
-        watch.note(
+        callback.note(
             "no step of a single number lowers the validation loss: none stands beside the readout"
         )
         return None
@@ -56,7 +56,7 @@ def fit_steps(
     scores = validation_scores(model, task, settings, predict_task(model, series, task.per), labels)
     value = scores[f"validation_{task.metric}"]
     shown = "" if value is None else f", {task.metric} {value:.4f}"
-    watch.note(
+    callback.note(
         f"{len(found.place)} steps of single numbers stand beside the readout; with them validation "
         f"loss {scores['validation_loss']:.4f}{shown}"
     )

@@ -12,8 +12,8 @@ from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models import NeuralCDE, OnlineModel
 from onlinecde.training.base_rates import loss_weight
 from onlinecde.training.calibration_map import fit_map, mapped
+from onlinecde.training.callbacks import Callback
 from onlinecde.training.folding import last_layer
-from onlinecde.training.loop import Watch
 from onlinecde.training.readout_steps import validation_scores
 from onlinecde.training.settings import FitSettings
 
@@ -22,7 +22,7 @@ CHECKED = 8
 
 
 def recalibrate(
-    model: OnlineModel, task: Task, settings: FitSettings, watch: Watch
+    model: OnlineModel, task: Task, settings: FitSettings, callback: Callback
 ) -> dict[str, Any] | None:
     """Replace the log-odds l of a fitted classifier by `scale * l + shift`, fitted to the validation split.
 
@@ -47,10 +47,10 @@ def recalibrate(
     tolerance = 1e-3 * max(1.0, float(expected.abs().max()))
     if not bool(((some - expected).abs() <= tolerance).all()):
         model.load_state_dict(before)
-        watch.note("not recalibrated: the outputs are not those of the readout's last layer")
+        callback.note("not recalibrated: the outputs are not those of the readout's last layer")
         return None
     scores = validation_scores(model, task, settings, mapped(outputs, scale, shift), labels)
-    watch.note(
+    callback.note(
         f"log-odds recalibrated on validation: scale {_listed(scale)}, shift {_listed(shift)}; "
         f"validation loss {scores['validation_loss']:.4f}"
     )

@@ -23,6 +23,7 @@ from onlinecde.data import (
 )
 from onlinecde.data.task import encoded
 from onlinecde.series import Schema
+from onlinecde.training.journal import known_task
 from onlinecde.training.settings import FitError
 
 
@@ -112,6 +113,17 @@ def as_fitted(task: Task, description: Mapping[str, Any], whole: Task | None = N
         return task
     former = replace(task, series=older)
     return former if content_of(former) == content else task
+
+
+def task_of_run(
+    task: Task, run: str | os.PathLike[str] | None, schema: Schema | None = None
+) -> Task:
+    """The task as the run of a folder was begun with it, where the data are the same; `run` may hold none.
+
+    schema: of a model that is trained further.
+    """
+    task = task if schema is None else task.under(schema)
+    return task if run is None else as_fitted(task, known_task(run))
 
 
 def content_of(task: Task) -> str:

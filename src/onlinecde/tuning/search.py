@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from onlinecde.data import Task
+from onlinecde.training.callbacks import Callback
 from onlinecde.training.fitting import fit
-from onlinecde.training.loop import Unwatched
 from onlinecde.training.settings import FitSettings
 from onlinecde.training.task_source import load_task, registry_source
 from onlinecde.tuning.spaces import SearchSpace, TuneError, check_space, paper_space
@@ -19,32 +19,6 @@ from onlinecde.tuning.study import DATABASE, SharedStudy, TrialReport, Tuned, re
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
-
-
-class TuneWatch(Protocol):
-    """Whoever wants to see a search as it goes."""
-
-    def begin(self, number: int, settings: Mapping[str, Any], again: bool) -> None:
-        """Before a trial; `again`: one that a dead process left behind."""
-
-    def epoch(self, number: int, entry: Mapping[str, Any]) -> None:
-        """After each epoch of a trial."""
-
-    def end(self, trial: TrialReport) -> None:
-        """After a trial."""
-
-
-class UnwatchedSearch:
-    """Nobody looks."""
-
-    def begin(self, number: int, settings: Mapping[str, Any], again: bool) -> None:
-        pass
-
-    def epoch(self, number: int, entry: Mapping[str, Any]) -> None:
-        pass
-
-    def end(self, trial: TrialReport) -> None:
-        pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +32,19 @@ class Search:
     settings: FitSettings
     source: Mapping[str, Any] | None
     device: str
-    watch: TuneWatch
+    callback: Callback
+
+    def begin(self, trial: FrozenTrial) -> None:
+        """Say that a trial begins."""
+        self.callback.begin(self._report(trial), trial.number + 1, self.study.wanted)
+
+    def end(self, trial: FrozenTrial) -> None:
+        """Say what came of a trial."""
+        told = self._report(trial)
+        self.callback.end(told, asdict(told))
+
+    def _report(self, trial: FrozenTrial) -> TrialReport:
+        return report(self.study.study.trials[trial.number])
 
     def arguments(self, trial: FrozenTrial) -> dict[str, Any]:
         """What `fit` is given for a trial, beside the task, the model and the folder."""
@@ -73,11 +59,11 @@ class Search:
 def one_by_one(search: Search) -> None:
     """Run trials in this process until none is left."""
     while (taken := search.study.take()) is not None:
-        trial, mine, again = taken
+        trial, mine = taken
         try:
-            search.watch.begin(trial.number, trial.params, again)
+            search.begin(trial)
             _run(search, trial)
-            search.watch.end(report(search.study.study.trials[trial.number]))
+            search.end(trial)
         finally:
             mine.release()
 
@@ -95,7 +81,7 @@ def tune(
     prune: bool = True,
     seed: int = 0,
     device: str = "auto",
-    watch: TuneWatch | None = None,
+    callback: Callback | None = None,
     run: Callable[[Search], None] = one_by_one,
     **changes: Any,
 ) -> Tuned:
@@ -131,9 +117,9 @@ def tune(
         "metric": task.metric,
         "pruned": prune,
     }
-    watch = watch or UnwatchedSearch()
+    callback = callback or Callback()
     with contextlib.closing(SharedStudy(Path(out), about, seed, trials)) as study:
-        run(Search(study, task, model, space, how, source, device, watch))
+        run(Search(study, task, model, space, how, source, device, callback))
         return study.state()
 
 
@@ -156,7 +142,7 @@ def _run(search: Search, trial: FrozenTrial) -> None:
             search.model,
             study.run_folder(trial.number),
             device=search.device,
-            watch=TrialWatch(search, trial),
+            callback=TrialCallback(search, trial),
             **search.arguments(trial),
         )
         value = value_of(done.best, search.task.metric)
@@ -180,7 +166,7 @@ class NotWorthIt(Exception):  # noqa: N818 - a decision, not a fault
     """A trial that is worse than most were at the same epoch."""
 
 
-class TrialWatch(Unwatched):
+class TrialCallback(Callback):
     """Reports each epoch to the study, and ends a trial that is not worth going on with."""
 
     def __init__(self, search: Search, trial: FrozenTrial) -> None:
@@ -192,7 +178,7 @@ class TrialWatch(Unwatched):
         self.known = set(trial.intermediate_values)
 
     def epoch(self, entry: dict[str, Any], best: bool) -> None:
-        self.search.watch.epoch(self.number, entry)
+        self.search.callback.epoch(entry, best)
         value = entry[self.metric]
         if value is None:
             return

@@ -12,8 +12,7 @@ from typing import Any, get_type_hints
 from onlinecde.data import DATA_SETS
 from onlinecde.files import replace_file
 from onlinecde.training.defaults import MODEL_NAMES, check_names, model_class
-from onlinecde.training.setting_types import remedy
-from onlinecde.training.settings import FitError, FitSettings
+from onlinecde.training.settings import FitError, FitSettings, remedy
 
 FORMAT = "onlinecde best settings 1"
 

@@ -45,6 +45,8 @@ class TrialReport:
     seconds: float | None
     reason: str = ""
     """Why it failed."""
+    attempts: int = 1
+    """How often it was begun: more than once where its process died."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class SharedStudy:
     def run_folder(self, number: int) -> Path:
         return self.folder / "trials" / f"{number:04d}"
 
-    def take(self, *, wait: bool = True) -> tuple[FrozenTrial, Claim, bool] | None:
+    def take(self, *, wait: bool = True) -> tuple[FrozenTrial, Claim] | None:
         """A trial to run: one whose process died, or a new one; None when all are settled.
 
         While others are still running theirs, it waits: one of them may die. Without `wait` it is
@@ -103,7 +105,7 @@ class SharedStudy:
                 for trial in running:
                     mine = claim(self._claim_file(trial.number))
                     if mine is not None and self._may_try_again(trial):
-                        return trial, mine, True
+                        return trial, mine
                     if mine is not None:
                         mine.release()
                 if any(t.state.name == "WAITING" for t in trials) or len(trials) < self.wanted:
@@ -111,7 +113,7 @@ class SharedStudy:
                     mine = claim(self._claim_file(trial.number))
                     assert mine is not None
                     self._attempt(trial, 1)
-                    return trial, mine, False
+                    return trial, mine
             if not running or not wait:
                 return None
             time.sleep(_POLL_SECONDS)
@@ -254,6 +256,7 @@ def report(trial: FrozenTrial) -> TrialReport:
         epochs=max(values, default=0),
         seconds=trial.duration.total_seconds() if trial.duration else None,
         reason=trial.user_attrs.get("reason", ""),
+        attempts=trial.user_attrs.get("attempts", 1),
     )
 
 

@@ -1,0 +1,313 @@
+"""Options that several commands share, each declared once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onlinecde.cli.command_line import address_of, named_values
+
+if TYPE_CHECKING:
+    from onlinecde.data import Task
+    from onlinecde.training import FitSettings
+
+TASK, TABLE, MODEL, TRAINING = "A prepared task", "Your own tables", "Model", "Training"
+
+Text = str | None
+Number = int | None
+Place = Path | None
+Several = list[str] | None
+
+
+def option(text: str, panel: str | None, *names: str, **more: Any) -> Any:
+    """An option with its help under a heading."""
+    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """The task to learn: a prepared one by name, or one's own tables."""
+
+    task: Annotated[
+        Text, option("Its name: simulated-ward, mimic-iv/sepsis, ... (`data list`).", TASK)
+    ] = None
+    task_setting: Annotated[
+        Several, option("NAME=VALUE of the data set (`data info`); repeatable.", TASK)
+    ] = None
+    data_dir: Annotated[Place, option("Folder of raw data.", TASK)] = None
+    events: Annotated[Place, option("Series: CSV, TSV, Parquet or Arrow, long or wide.", TABLE)] = (
+        None
+    )
+    stream: Annotated[Text, option("Column that names the stream.", TABLE)] = None
+    time: Annotated[Text, option("Column of times: numbers or timestamps.", TABLE)] = None
+    channel: Annotated[Text, option("Column that names the channel, in a long table.", TABLE)] = (
+        None
+    )
+    value: Annotated[Text, option("Column of values, in a long table.", TABLE)] = None
+    channel_column: Annotated[
+        Several,
+        option(
+            "Column that is a channel, in a wide table; repeatable. Default: all without another "
+            "role.",
+            TABLE,
+        ),
+    ] = None
+    labels: Annotated[
+        Place, option("Table of labels; default: they stand in the events.", TABLE)
+    ] = None
+    label: Annotated[
+        Several,
+        option(
+            "Column of the label; per stream, several for several outputs; for intervals start, "
+            "then end.",
+            TABLE,
+        ),
+    ] = None
+    label_per: Annotated[str, option("What a label is for: stream, row or interval.", TABLE)] = (
+        "stream"
+    )
+    static: Annotated[Place, option("Table of static features, one line a stream.", TABLE)] = None
+    static_column: Annotated[
+        Several,
+        option(
+            "Column that is a static feature; repeatable. Default: all of --static without another "
+            "role.",
+            TABLE,
+        ),
+    ] = None
+    subject: Annotated[
+        Text, option("Column whose streams stay in one split, as those of a patient.", TABLE)
+    ] = None
+    time_unit: Annotated[
+        str, option("Unit timestamps are turned into; of times that are numbers, its name.", TABLE)
+    ] = "hours"
+    duplicates: Annotated[
+        str, option("Two values at one instant: refuse, first, last or mean.", TABLE)
+    ] = "refuse"
+    kind: Annotated[
+        Text, option("binary, multiclass, multilabel or regression; default: by the labels.", TABLE)
+    ] = None
+    metric: Annotated[Text, option("What the task is judged by.", TABLE)] = None
+    split_seed: Annotated[int, option("Seed of the train/validation/test split.", TABLE, min=0)] = 0
+
+    def source(self) -> dict[str, Any]:
+        """Where the task comes from, as a run keeps it; refused where it takes more, or less, to say so."""
+        from onlinecde.training import FitError
+        from onlinecde.training.task_source import registry_source, table_source
+
+        if (self.task is None) == (self.events is None):
+            raise FitError(
+                "give either --task NAME, or --events FILE with --stream, --time and --label."
+            )
+        if self.task is not None:
+            return registry_source(self.task, named_values(self.task_setting))
+        assert self.events is not None
+        needed = (("--stream", self.stream), ("--time", self.time), ("--label", self.label))
+        for name, given in needed:
+            if not given:
+                raise FitError(
+                    f"{name} is missing: tables of your own need --stream, --time and --label."
+                )
+        if self.channel is not None and self.channel_column:
+            raise FitError(
+                "--channel-column is for wide tables, and --channel says that this one is long: drop "
+                "one of them."
+            )
+        return table_source(
+            self.events,
+            labels=self.labels,
+            label=list(self.label or []),
+            label_per=self.label_per,
+            stream=self.stream,
+            time=self.time,
+            channel=self.channel,
+            value=self.value,
+            channels=self.channel_column or None,
+            static=self.static,
+            static_columns=self.static_column or None,
+            subject=self.subject,
+            time_unit=self.time_unit,
+            duplicates=self.duplicates,
+            kind=self.kind,
+            metric=self.metric,
+            seed=self.split_seed,
+        )
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """A model by name, and its settings."""
+
+    model: Annotated[
+        Text,
+        option(
+            "neural-cde (default), gru, gru-dt, gru-dt-intensity, gru-d or ode-rnn.",
+            MODEL,
+        ),
+    ] = None
+    control: Annotated[
+        Text,
+        option(
+            "rectilinear, linear, hermite or natural_cubic; default: what is recommended.", MODEL
+        ),
+    ] = None
+    counts: Annotated[
+        bool | None,
+        option("Whether observation counts are channels.", MODEL, "--counts/--no-counts"),
+    ] = None
+    hidden: Annotated[Number, option("Size of the state.", MODEL)] = None
+    width: Annotated[Number, option("Width of the vector field's layers.", MODEL)] = None
+    depth: Annotated[Number, option("Layers of the vector field.", MODEL)] = None
+    solver: Annotated[Text, option("rk4, heun, midpoint, euler, dopri5, ...", MODEL)] = None
+    precision: Annotated[
+        Text,
+        option(
+            "highest (default) or high, of a Neural CDE on a GPU: high is faster and rounds the factors "
+            "of products to half precision (sums stay float32), so that states are right to 3 or 4 "
+            "digits. On a CPU both are float32.",
+            MODEL,
+        ),
+    ] = None
+    model_setting: Annotated[
+        Several, option("NAME=VALUE, any other argument of the model; repeatable.", MODEL)
+    ] = None
+
+    @property
+    def name(self) -> str:
+        return self.model or "neural-cde"
+
+    def settings(self) -> dict[str, Any]:
+        """What is given of the model's settings."""
+        sizes = {
+            "control": self.control,
+            "counts": self.counts,
+            "hidden": self.hidden,
+            "width": self.width,
+            "depth": self.depth,
+            "method": self.solver,
+            "precision": self.precision,
+        }
+        given = {name: value for name, value in sizes.items() if value is not None}
+        return given | named_values(self.model_setting)
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How a model is trained."""
+
+    recipe: Annotated[
+        str,
+        option(
+            "Where training settings start from: default or paper; of `tune` clean, too.", TRAINING
+        ),
+    ] = "default"
+    epochs: Annotated[Number, option("At most this many.", TRAINING)] = None
+    batch_size: Annotated[Number, option("Streams in a batch.", TRAINING)] = None
+    lr: Annotated[float | None, option("Learning rate.", TRAINING)] = None
+    class_weights: Annotated[Text, option("none or balanced.", TRAINING)] = None
+    setting: Annotated[
+        Several, option("NAME=VALUE, any other training setting; repeatable.", TRAINING)
+    ] = None
+    seed: Annotated[
+        int, option("Of weights and batches; in a search, of its trials, too.", TRAINING)
+    ] = 0
+    device: Annotated[str, option("auto, cpu or cuda.", TRAINING)] = "auto"
+
+    def changes(self) -> dict[str, Any]:
+        """What is given of the training settings."""
+        given = {
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "lr": self.lr,
+            "class_weights": self.class_weights,
+            "seed": self.seed or None,
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        return given | named_values(self.setting)
+
+    def start(self) -> FitSettings | None:
+        """The settings of the recipe; None for the default, which fits the task."""
+        from onlinecde.training import PAPER, FitError
+
+        if self.recipe not in ("default", "paper"):
+            raise FitError(f"--recipe is {self.recipe!r}: choose 'default' or 'paper'.")
+        return PAPER if self.recipe == "paper" else None
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Processes that work together, here or on a Ray cluster."""
+
+    ray: Annotated[
+        Text,
+        typer.Option(
+            "--ray",
+            metavar="[ADDRESS]",
+            help="Work on a Ray cluster: HOST:PORT, auto, or, without an address, this machine's cores.",
+        ),
+    ] = None
+    workers: Annotated[
+        Number,
+        typer.Option(
+            "--workers",
+            "--jobs",
+            min=1,
+            help="At the same time: of --ray, processes that share each batch of a fit; else trials or cells.",
+        ),
+    ] = None
+
+    @property
+    def here(self) -> int:
+        """How many processes to start on this machine, without a cluster."""
+        return (self.workers or 1) if self.ray is None else 1
+
+    @property
+    def on_ray(self) -> dict[str, Any]:
+        """What a function of `onlinecde.scale.ray` takes beside its namesake's arguments."""
+        assert self.ray is not None
+        return {"address": address_of(self.ray), "workers": self.workers}
+
+
+@dataclass(frozen=True)
+class JudgedOptions:
+    """The task and split a saved model is judged on: default, the test split of what it was fitted on."""
+
+    task: Annotated[
+        Text, typer.Option(help="Prepared task; default: the one the model was fitted on.")
+    ] = None
+    task_setting: Annotated[
+        Several, typer.Option(help="NAME=VALUE of the data set, with --task; repeatable.")
+    ] = None
+    events: Annotated[
+        Place, typer.Option(help="Own tables: series in place of those it was fitted on.")
+    ] = None
+    labels: Annotated[Place, typer.Option(help="Own tables: their labels.")] = None
+    static: Annotated[Place, typer.Option(help="Own tables: their static features.")] = None
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test"
+    data_dir: Annotated[Place, typer.Option(help="Folder of raw data.")] = None
+
+    @property
+    def tables(self) -> dict[str, Path]:
+        """Files given in place of a model's own, by the names of their options."""
+        given = {"events": self.events, "labels": self.labels, "static": self.static}
+        return {name: file for name, file in given.items() if file is not None}
+
+    def load(self, home: Path) -> Task:
+        """The task for the model of a folder; what is worth knowing of it is said."""
+        from onlinecde.training.judged_task import judged_task
+
+        settings = named_values(self.task_setting)
+        task, notes = judged_task(
+            home, self.task, settings, data_dir=self.data_dir, tables=self.tables
+        )
+        if self.tables and list(task.splits) == ["test"]:
+            typer.echo(
+                f"{task.name} is not what the model was fitted on: all its {len(task.series)} streams "
+                "are judged, and none of them should have been trained on."
+            )
+        for note in notes:
+            typer.echo(f"note: {note}", err=True)
+        return task
