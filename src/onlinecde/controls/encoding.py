@@ -183,7 +183,7 @@ class Encoding(nn.Module):
         """
         self._check(batch)
         self.schema = Schema.of(batch)
-        real, values = batch.real, self._told(batch).double()
+        real, values = batch.real, self._with_static(batch).double()
         self.time_shift, self.time_scale = (
             moment.squeeze().to(self.time_shift)
             for moment in _mean_and_deviation(batch.times[real][:, None])
@@ -207,7 +207,7 @@ class Encoding(nn.Module):
         """Scale a batch; `counts` are those of the whole history of each stream."""
         self._check(batch)
         self.warn_if_unfitted(batch.times, batch.values)
-        values = self._told(batch)
+        values = self._with_static(batch)
         counts = None
         if self.counts:
             counts = self.scale_counts(observation_counts(~values.isnan(), values.dtype))
@@ -260,7 +260,7 @@ class Encoding(nn.Module):
                 "give the static features it was made for."
             )
 
-    def _told(self, batch: SeriesBatch) -> Tensor:
+    def _with_static(self, batch: SeriesBatch) -> Tensor:
         """Values (stream, row, channel) with static features behind them, at each stream's first row."""
         if not self.static or batch.static is None:
             return batch.values
@@ -276,8 +276,8 @@ class Encoding(nn.Module):
 def _mean_and_deviation(numbers: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation (column,) of (line, column), NaN left out; 0 and 1 where undefined."""
     seen = ~numbers.isnan()
-    many = seen.sum(0)
-    mean = torch.where(seen, numbers, 0.0).sum(0) / many.clamp(min=1)
-    spread = torch.where(seen, numbers - mean, 0.0).square().sum(0) / many.clamp(min=1)
+    count = seen.sum(0)
+    mean = torch.where(seen, numbers, 0.0).sum(0) / count.clamp(min=1)
+    spread = torch.where(seen, numbers - mean, 0.0).square().sum(0) / count.clamp(min=1)
     deviation = spread.sqrt()
     return mean, torch.where(deviation > 1e-12 * mean.abs(), deviation, 1.0)

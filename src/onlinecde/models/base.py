@@ -259,22 +259,26 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
 
 def _in_dtype(batch: SeriesBatch, dtype: torch.dtype) -> SeriesBatch:
     """A batch in another dtype; refuses what that one cannot hold."""
-    told = batch.to(dtype=dtype)
-    if bool((wild := told.values.isinf()).any()):
+    converted = batch.to(dtype=dtype)
+    if bool((wild := converted.values.isinf()).any()):
         stream, row, channel = (int(i) for i in wild.nonzero()[0])
         raise SeriesError(
             f"stream {batch.streams[stream]!r}, row {row}, channel '{batch.channels[channel]}': the "
             f"value {float(batch.values[stream, row, channel]):g} is beyond {dtype}, the model's: "
             "use NaN for what was not observed, or model.double()."
         )
-    if told.static is not None and batch.static is not None and bool(told.static.isinf().any()):
-        stream, feature = (int(i) for i in told.static.isinf().nonzero()[0])
+    if (
+        converted.static is not None
+        and batch.static is not None
+        and bool(converted.static.isinf().any())
+    ):
+        stream, feature = (int(i) for i in converted.static.isinf().nonzero()[0])
         raise SeriesError(
             f"stream {batch.streams[stream]!r}, static feature '{batch.features[feature]}' is "
             f"{float(batch.static[stream, feature]):g}, which is beyond {dtype}, the model's: use "
             "other units, or model.double()."
         )
-    return told
+    return converted
 
 
 MOVED = {"head.": "readout.", "steps.": "readout.steps.", "encoding.ramps.": "readout.ramps."}
