@@ -163,7 +163,7 @@ def load(folder: str | os.PathLike[str], *, classes: Iterable[type[nn.Module]] =
         ArtifactError: the folder is damaged, incomplete or not what it says it is, or a class is not known.
     """
     home = Path(folder)
-    known: Known = {**MODELS, **_PARTS, **{own.__name__: own for own in classes}}
+    known: Known = {**{own.__name__: own for own in classes}, **MODELS, **_PARTS}
     while True:
         before = identity(home)
         try:

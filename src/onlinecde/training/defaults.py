@@ -343,7 +343,7 @@ def _forgetting(most: float, given: Settings, static: int, labels: int) -> dict[
 def _usual_settings(task: Task, name: str, given: Settings) -> Choices:
     chosen = Choices()
     settings = model_settings(task, name, given)
-    with torch.device("meta"):  # no weights are drawn, nor memory taken
+    with torch.random.fork_rng(devices=[]):  # the meta device would import a compiler first
         head: Any = build(name, settings).readout
     if head.inputs > READ:
         why = f"the readout sees {head.inputs:,} numbers"

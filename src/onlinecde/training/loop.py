@@ -24,10 +24,10 @@ from onlinecde.training.base_rates import class_weight
 from onlinecde.training.batches import epoch_batches, seed_for
 from onlinecde.training.calibration_map import fit_map, mapped
 from onlinecde.training.callbacks import Callback
-from onlinecde.training.checkpoint import pack_optimiser, unpack_optimiser
 from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import CapturedStep, GraphedStep, why_not
 from onlinecde.training.horizons import HorizonReadout
+from onlinecde.training.journal import pack_optimiser, unpack_optimiser
 from onlinecde.training.recurrent_graphs import RecurrentStep
 from onlinecde.training.settings import FitError, FitSettings
 
