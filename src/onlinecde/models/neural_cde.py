@@ -274,7 +274,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         return online.observe(self, state, t, x) if after is None else after
 
     def predict(self, state: CDEState, t: Any = None) -> Tensor:
-        return predict(self, packed(self), state, t)
+        return predict(self, None if t is None else packed(self), state, t)
 
     def frozen(self) -> FrozenCDE:
         """The model as it is now, for following streams: immutable, and several times as fast an `observe`."""
