@@ -2,7 +2,7 @@
 
 On every leg the update of z is a sum over the channels that moved, stage by stage, so the step is
 one too. With a linear readout the parts of z become parts of the output, and nothing is left
-over. With a nonlinear one they are weighted by the head's mean gradient on the way from knot to
+over. With a nonlinear one they are weighted by the readout's mean gradient on the way from knot to
 knot, found by Gauss-Legendre quadrature; ramps and steps of a number count for that number. What
 quadrature leaves over is shared out by the parts' sizes.
 """
@@ -194,9 +194,9 @@ def _contributions(
 ) -> Tensor:
     """What each channel of the path adds to the outputs on a piece, (stream, path channel, output).
 
-    z (stream, hidden) at its start; at both its ends what the head takes in, (2, stream, number), and what the
-    readout sees, (2, stream, ...); weight (stream, output, number): the head's mean gradient between them; difference
-    (stream, output): what the head itself makes of them.
+    z (stream, hidden) at its start; at both its ends what the readout takes in, (2, stream, number), and what the
+    readout sees, (2, stream, ...); weight (stream, output, number): its mean gradient between them; difference
+    (stream, output): what the readout itself makes of them.
     """
     moved = segments.moved(piece)
     parts = _parts(model, segments, piece, z)
@@ -291,9 +291,9 @@ def _parts(model: NeuralCDE, segments: PathSegments, piece: int, z: Tensor) -> T
 
 
 def _mean_gradients(model: NeuralCDE, inputs: Tensor, outputs: Tensor) -> Tensor:
-    """Mean gradient of the head on the straight line from what it takes in at one knot to the next.
+    """Mean gradient of the readout on the straight line from what it takes in at one knot to the next.
 
-    (piece, stream, output, number), of inputs (knot, stream, number) and what the head says of them,
+    (piece, stream, output, number), of inputs (knot, stream, number) and what the readout says of them,
     (knot, stream, output).
     """
     between = (len(inputs) - 1, inputs.shape[1])
@@ -309,7 +309,7 @@ def _settled_gradient(
     """The same, (line, output, number), for lines (2, line, number), halved where they have to be.
 
     Layer norm of a few numbers bends so sharply that the nodes of a whole line may miss it: those that do
-    not come to what the head says of their ends, said (2, line, output), are halved. `allowed` (line,
+    not come to what the readout says of their ends, said (2, line, output), are halved. `allowed` (line,
     output): by how much a line may be off.
     """
     weight = _gradient_at_nodes(model, lines[0], lines[1])
