@@ -87,9 +87,8 @@ def save(
 ) -> Path:
     """Write a model to a folder; whoever looks, at any moment, finds all of it or none.
 
-    A model that `load` would not make the same again is refused: one with parts, hooks or settings that
-    its constructor did not put there. Of parts of one's own that were given to the constructor, the names of
-    their classes are saved, and their `config`, a mapping of constructor arguments, where they have one.
+    One that `load` would not make the same again is refused: with parts, hooks or settings that its constructor did not
+    put there. Of parts of one's own, the names of their classes and their `config` (constructor arguments) are saved.
 
     Args:
         model: what is saved.
@@ -112,8 +111,7 @@ def save(
     target = Path(folder)
     check_target(target, overwrite, MANIFEST)
     config = _as_json(getattr(model, "config", None), "the model's config")
-    tensors = _tensors(model)
-    _check_rebuilt(model, config, tensors)
+    _check_rebuilt(model, config, tensors := _tensors(model))
     weights = write_tensors(tensors)
     schema = model.schema
     if channels is None and schema is not None:
@@ -128,25 +126,25 @@ def save(
         sha256=hashlib.sha256(weights).hexdigest(),
         channels=names,
         units=_names(units, model.channels, "units"),
-        versions={
-            "onlinecde": __version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "safetensors": safetensors.__version__,
-            "python": platform.python_version(),
-        },
+        versions=_versions(),
         extra=_as_json(extra or {}, "extra"),
         schema=None if schema is None else schema.as_json(),
     )
     text = json.dumps(asdict(manifest), indent=2, sort_keys=True, allow_nan=False) + "\n"
     files = {WEIGHTS: weights, MANIFEST: text.encode()}
-    if card is not None:
-        files[CARD] = card.encode()
-    try:
-        write(files, target, overwrite)
-    except OSError as error:
-        raise ArtifactError(f"{target} cannot be written: {error}.") from error
+    files |= {} if card is None else {CARD: card.encode()}
+    write(files, target, overwrite)
     return target
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "onlinecde": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "safetensors": safetensors.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def load(folder: str | os.PathLike[str], *, classes: Iterable[type[nn.Module]] = ()) -> OnlineModel:

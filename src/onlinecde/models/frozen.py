@@ -190,22 +190,7 @@ class Packed:
             static = None if state.static is None else state.static[which]
             start = model.begin(torch.from_numpy(plan.new)[which], static)
             before[plan.first] = z[plan.first] = start.numpy()
-        stamps = None
-        if state.stamps is not None:
-            stamps = online.stamps_before(state, torch.from_numpy(plan.again))
-        kept = plan.held
-        return CDEState(
-            torch.from_numpy(z),
-            torch.from_numpy(before),
-            torch.from_numpy(kept.time),
-            torch.from_numpy(kept.values),
-            torch.from_numpy(kept.counts),
-            torch.from_numpy(kept.observed),
-            torch.from_numpy(kept.previous),
-            torch.from_numpy(kept.previous_time),
-            state.static,
-            stamps,
-        )
+        return _after(plan, z, before, state)
 
     def ahead(self, model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
         """z at t, a number or (stream,), by the kernels; None as for `observe`."""
@@ -323,6 +308,26 @@ def predict(model: NeuralCDE, fast: Packed | None, state: CDEState, t: Any) -> T
         return model.read(z, online.seen_at(model, state, clock))
     check_question(state.time, clock)
     return online.answer(model, state, clock)
+
+
+def _after(plan: Any, z: np.ndarray, before: np.ndarray, state: CDEState) -> CDEState:
+    """The state after the rows that were planned, z and before as the kernels found them."""
+    stamps = None
+    if state.stamps is not None:
+        stamps = online.stamps_before(state, torch.from_numpy(plan.again))
+    kept = plan.held
+    return CDEState(
+        torch.from_numpy(z),
+        torch.from_numpy(before),
+        torch.from_numpy(kept.time),
+        torch.from_numpy(kept.values),
+        torch.from_numpy(kept.counts),
+        torch.from_numpy(kept.observed),
+        torch.from_numpy(kept.previous),
+        torch.from_numpy(kept.previous_time),
+        state.static,
+        stamps,
+    )
 
 
 def _cells(given: Any, what: str) -> np.ndarray:
