@@ -175,6 +175,7 @@ class Readout(nn.Module):
         seen = path_channels + (channels if ramps else 0)
         self.sees_path, self.sees_ages = bool(path_channels), bool(ramps)
         self.inputs = hidden + seen * (1 + ramps)
+        self.own_layers = layers is not None
         self.linear = layers is None and width is None
         if layers is None:
             layers = _layers(self.inputs, outputs, width, dropout, members)
