@@ -23,6 +23,7 @@ from onlinecde.evaluation.predictions import as_probabilities, predict_task
 from onlinecde.evaluation.report import report
 from onlinecde.evaluation.results import compare, mean_metrics
 from onlinecde.evaluation.utility import best_threshold, utility_of
+from onlinecde.models.flat_settings import maker
 from onlinecde.series import Schema
 from onlinecde.training.task_source import check_content, content_of, load_task
 
@@ -35,7 +36,7 @@ def ward():
 def small(task, cls=oc.GRU, *, seed=1, **settings):
     torch.manual_seed(seed)
     series = task.series
-    model = cls(
+    model = maker(cls.__name__)(
         channels=len(series.channels),
         hidden=6,
         outputs=task.outputs,

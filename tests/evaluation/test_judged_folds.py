@@ -29,6 +29,7 @@ from onlinecde.evaluation.runs import (
 from onlinecde.evaluation.utility import best_threshold, utility_of
 from onlinecde.experiments import cells_of, reproduce
 from onlinecde.experiments.table import parse_table
+from onlinecde.models.flat_settings import maker
 
 FOLDS, RESAMPLES = 3, 50
 
@@ -36,7 +37,7 @@ FOLDS, RESAMPLES = 3, 50
 def small(task, cls, seed):
     torch.manual_seed(seed)
     series = task.series
-    model = cls(
+    model = maker(cls.__name__)(
         channels=len(series.channels),
         hidden=6,
         outputs=1,

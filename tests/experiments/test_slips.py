@@ -7,7 +7,7 @@ import torchcde
 import onlinecde as oc
 from onlinecde.data import simulate_ward
 from onlinecde.experiments.slips import SlippedCDE, slipped_model, slipped_task
-from onlinecde.models.flat_settings import flat_of, neural_cde
+from onlinecde.models.flat_settings import flat_of, neural_cde, parts_of
 from onlinecde.training import FitError, graphs
 
 
@@ -29,7 +29,7 @@ def slipped(series, slips, **settings):
         longest=int(series.rows.max()),
         channels=series.values.shape[2],
         outputs=2,
-        **{"hidden": 5, "width": 7, "depth": 2, "counts": False} | settings,
+        **parts_of({"hidden": 5, "width": 7, "depth": 2, "counts": False} | settings),
     ).double()
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-import onlinecde as oc
+from onlinecde.models.flat_settings import maker
 from onlinecde.streaming import Event
 from onlinecde.streaming.codec import StateCodec
 from onlinecde.streaming.served import served_model
@@ -17,7 +17,7 @@ def made_model(kind="NeuralCDE", **settings):
     sizes = {"channels": 3, "hidden": 5, "outputs": 2, **settings}
     if kind == "NeuralCDE":
         sizes.setdefault("width", 6)
-    return getattr(oc, kind)(**sizes).eval()
+    return maker(kind)(**sizes).eval()
 
 
 def random_events(random, many, streams=3, late=0.0):

@@ -243,7 +243,7 @@ def test_a_model_that_does_not_put_out_what_its_head_does_is_refused(ward):
             return super().forward(batch, at, final=final)[..., :1]
 
     own = Cut(len(ward.series.channels), 4, static=2, kind="binary")
-    with pytest.raises(FitError, match="Cut does not put out what its head does"):
+    with pytest.raises(FitError, match="Cut does not put out what its readout does"):
         fit(ward, own, epochs=1, horizons=(3.0,))
 
 

@@ -8,7 +8,7 @@ from recomputed import NoLook, Recomputing, assert_same_gradients, made_labels, 
 from tests.models.test_gru import made_batch
 
 import onlinecde as oc
-from onlinecde.models.gru import RUN, StackedGRU
+from onlinecde.models.recurrent.gru import RUN, StackedGRU
 from onlinecde.solvers import counting_evaluations
 from onlinecde.training import graphs
 from onlinecde.training.horizons import HorizonReadout
@@ -36,7 +36,7 @@ def anywhere(monkeypatch):
     monkeypatch.setattr(graphs, "why_not", lambda model: None)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     # While a graph is captured, states are not looked at.
-    monkeypatch.setattr("onlinecde.models.ode_rnn.check_states", lambda z, where: None)
+    monkeypatch.setattr("onlinecde.models.recurrent.ode_rnn.check_states", lambda z, where: None)
 
 
 @pytest.fixture(params=[False, True], ids=["by layer", "in cuDNN's runs"])

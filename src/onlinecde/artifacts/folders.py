@@ -57,7 +57,18 @@ def check_target(target: Path, overwrite: bool, mark: str) -> None:
 
 
 def write(files: Mapping[str, bytes], target: Path, overwrite: bool) -> None:
-    """Write the files into a new folder beside the target, then let it take the target's place."""
+    """Write the files into a new folder beside the target, then let it take the target's place.
+
+    Raises:
+        ArtifactError: the disk does not take them.
+    """
+    try:
+        _write(files, target, overwrite)
+    except OSError as error:
+        raise ArtifactError(f"{target} cannot be written: {error}.") from error
+
+
+def _write(files: Mapping[str, bytes], target: Path, overwrite: bool) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
     try:

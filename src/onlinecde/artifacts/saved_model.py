@@ -87,9 +87,8 @@ def save(
 ) -> Path:
     """Write a model to a folder; whoever looks, at any moment, finds all of it or none.
 
-    A model that `load` would not make the same again is refused: one with parts, hooks or settings that
-    its constructor did not put there. Of parts of one's own that were given to the constructor, the names of
-    their classes are saved, and their `config`, a mapping of constructor arguments, where they have one.
+    One that `load` would not make the same again is refused: with parts, hooks or settings that its constructor did not
+    put there. Of parts of one's own, the names of their classes and their `config` (constructor arguments) are saved.
 
     Args:
         model: what is saved.
@@ -112,8 +111,7 @@ def save(
     target = Path(folder)
     check_target(target, overwrite, MANIFEST)
     config = _as_json(getattr(model, "config", None), "the model's config")
-    tensors = _tensors(model)
-    _check_rebuilt(model, config, tensors)
+    _check_rebuilt(model, config, tensors := _tensors(model))
     weights = write_tensors(tensors)
     schema = model.schema
     if channels is None and schema is not None:
@@ -128,25 +126,25 @@ def save(
         sha256=hashlib.sha256(weights).hexdigest(),
         channels=names,
         units=_names(units, model.channels, "units"),
-        versions={
-            "onlinecde": __version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "safetensors": safetensors.__version__,
-            "python": platform.python_version(),
-        },
+        versions=_versions(),
         extra=_as_json(extra or {}, "extra"),
         schema=None if schema is None else schema.as_json(),
     )
     text = json.dumps(asdict(manifest), indent=2, sort_keys=True, allow_nan=False) + "\n"
     files = {WEIGHTS: weights, MANIFEST: text.encode()}
-    if card is not None:
-        files[CARD] = card.encode()
-    try:
-        write(files, target, overwrite)
-    except OSError as error:
-        raise ArtifactError(f"{target} cannot be written: {error}.") from error
+    files |= {} if card is None else {CARD: card.encode()}
+    write(files, target, overwrite)
     return target
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "onlinecde": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "safetensors": safetensors.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def load(folder: str | os.PathLike[str], *, classes: Iterable[type[nn.Module]] = ()) -> OnlineModel:
@@ -163,7 +161,7 @@ def load(folder: str | os.PathLike[str], *, classes: Iterable[type[nn.Module]] =
         ArtifactError: the folder is damaged, incomplete or not what it says it is, or a class is not known.
     """
     home = Path(folder)
-    known: Known = {**MODELS, **_PARTS, **{own.__name__: own for own in classes}}
+    known: Known = {**{own.__name__: own for own in classes}, **MODELS, **_PARTS}
     while True:
         before = identity(home)
         try:
@@ -215,35 +213,35 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     if not home.is_dir():
         raise ArtifactError(f"{home} is not a folder: give the folder of a saved model.")
     try:
-        told = json.loads(read_file(home, MANIFEST, _LARGEST_MANIFEST))
+        content = json.loads(read_file(home, MANIFEST, _LARGEST_MANIFEST))
     except (ValueError, RecursionError) as error:
         if isinstance(error, ArtifactError):
             raise
         raise ArtifactError(f"{home}: {MANIFEST} is not JSON ({error}).") from error
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ArtifactError(f"{home}: {MANIFEST} does not describe an onlinecde model.")
-    if told.get("version") != VERSION:
+    if content.get("version") != VERSION:
         raise ArtifactError(
-            f"{home}: the manifest has version {told.get('version')!r}, this onlinecde reads "
+            f"{home}: the manifest has version {content.get('version')!r}, this onlinecde reads "
             f"{VERSION}: use the onlinecde that wrote it."
         )
     for name, kind in _KINDS.items():
-        if not isinstance(told.get(name), kind) or isinstance(told.get(name), bool):
+        if not isinstance(content.get(name), kind) or isinstance(content.get(name), bool):
             raise ArtifactError(f"{home}: `{name}` in {MANIFEST} is missing or of a wrong type.")
-    unknown = set(told) - {f.name for f in fields(Manifest)}
+    unknown = set(content) - {f.name for f in fields(Manifest)}
     if unknown:
         raise ArtifactError(
             f"{home}: {MANIFEST} has an entry {min(unknown)!r} of no known meaning."
         )
     for name in ("channels", "units"):
-        names = told.get(name)
+        names = content.get(name)
         if names is not None:
             if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
                 raise ArtifactError(f"{home}: `{name}` in {MANIFEST} is not a list of names.")
-            told[name] = tuple(names)
-    if not isinstance(told.get("schema"), dict | None):
+            content[name] = tuple(names)
+    if not isinstance(content.get("schema"), dict | None):
         raise ArtifactError(f"{home}: `schema` in {MANIFEST} is of a wrong type.")
-    return Manifest(**told)
+    return Manifest(**content)
 
 
 _KINDS = {
@@ -408,31 +406,31 @@ def _check_tensors(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], ho
     usual = torch.get_default_dtype()
     kinds = {given[name].dtype for name, tensor in wanted.items() if tensor.dtype == usual}
     for name, tensor in wanted.items():
-        found = given[name]
-        if found.shape != tensor.shape:
+        own = given[name]
+        if own.shape != tensor.shape:
             raise ArtifactError(
-                f"{home}tensor {name!r} has shape {tuple(found.shape)}, the model needs "
+                f"{home}tensor {name!r} has shape {tuple(own.shape)}, the model needs "
                 f"{tuple(tensor.shape)}."
             )
-        fits = found.dtype in _FLOATS if tensor.dtype == usual else found.dtype == tensor.dtype
+        fits = own.dtype in _FLOATS if tensor.dtype == usual else own.dtype == tensor.dtype
         if not fits or len(kinds) > 1:
-            raise ArtifactError(f"{home}tensor {name!r} has a dtype of its own, {found.dtype}.")
+            raise ArtifactError(f"{home}tensor {name!r} has a dtype of its own, {own.dtype}.")
 
 
 def _tensors(model: OnlineModel) -> dict[str, Tensor]:
-    held = model.state_dict()
-    for name, value in held.items():
+    state = model.state_dict()
+    for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ArtifactError(f"the model's state holds {name!r}, which is not a tensor.")
     # Views of one tensor would be one in the file: each gets memory of its own.
-    return {name: value.detach().cpu().clone().contiguous() for name, value in held.items()}
+    return {name: value.detach().cpu().clone().contiguous() for name, value in state.items()}
 
 
-def _as_json(told: Any, what: str) -> dict[str, Any]:
-    if not isinstance(told, Mapping):
-        raise ArtifactError(f"{what} is a {type(told).__name__}: give names and plain values.")
+def _as_json(content: Any, what: str) -> dict[str, Any]:
+    if not isinstance(content, Mapping):
+        raise ArtifactError(f"{what} is a {type(content).__name__}: give names and plain values.")
     try:
-        copy = json.loads(json.dumps(dict(told), allow_nan=False, default=_plain_number))
+        copy = json.loads(json.dumps(dict(content), allow_nan=False, default=_plain_number))
     except (TypeError, ValueError, RecursionError) as error:
         raise ArtifactError(
             f"{what} cannot be written as JSON ({error}): give numbers, texts, lists and the like."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,12 @@ from onlinecde.series import Schema, SeriesBatch, SeriesError
 _METHODS = frozenset({"forward", "scale_time", "scale_values", "scale_counts", "seen", "since"})
 FAR = 1_000.0
 """Times and values this large are taken as they are only by mistake."""
+CountScale = Literal["linear", "log"]
+COUNT_SCALES: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda counts: counts,
+    "log": torch.log1p,
+}
+"""How counts are scaled; `kernels.cpu.observation` has the same in compiled code."""
 LINEAR = 2.0
 """What `bound` leaves as it is: equally long series that begin at one time lie within 1.74 of scaled time."""
 
@@ -92,7 +98,7 @@ class Encoding(nn.Module):
         static: int = 0,
         gain: float = 1.0,
         clip: float | None = None,
-        count_scale: Literal["linear", "log"] = "linear",
+        count_scale: CountScale = "linear",
         count_gain: float = 1.0,
         bounded: bool = False,
     ) -> None:
@@ -100,8 +106,9 @@ class Encoding(nn.Module):
         super().__init__()
         if channels < 1:
             raise ValueError(f"channels is {channels}: give at least 1.")
-        if count_scale not in ("linear", "log"):
-            raise ValueError(f"count_scale is {count_scale!r}: choose 'linear' or 'log'.")
+        if count_scale not in COUNT_SCALES:
+            choices = " or ".join(map(repr, COUNT_SCALES))
+            raise ValueError(f"count_scale is {count_scale!r}: choose {choices}.")
         if static < 0:
             raise ValueError(f"static is {static}: give 0 or more.")
         if not 0 < gain < float("inf"):
@@ -176,7 +183,7 @@ class Encoding(nn.Module):
         """
         self._check(batch)
         self.schema = Schema.of(batch)
-        real, values = batch.real, self._told(batch).double()
+        real, values = batch.real, self._with_static(batch).double()
         self.time_shift, self.time_scale = (
             moment.squeeze().to(self.time_shift)
             for moment in _mean_and_deviation(batch.times[real][:, None])
@@ -200,7 +207,7 @@ class Encoding(nn.Module):
         """Scale a batch; `counts` are those of the whole history of each stream."""
         self._check(batch)
         self.warn_if_unfitted(batch.times, batch.values)
-        values = self._told(batch)
+        values = self._with_static(batch)
         counts = None
         if self.counts:
             counts = self.scale_counts(observation_counts(~values.isnan(), values.dtype))
@@ -237,7 +244,7 @@ class Encoding(nn.Module):
 
     def scale_counts(self, counts: Tensor) -> Tensor:
         """Scaled counts (..., channel) of raw counts, in the dtype they are kept in (see `count_dtype`)."""
-        scaled = counts.log1p() if self.count_scale == "log" else counts
+        scaled = COUNT_SCALES[self.count_scale](counts)
         return scaled if self.count_gain == 1.0 else scaled * self.count_gain
 
     def _check(self, batch: SeriesBatch) -> None:
@@ -253,7 +260,7 @@ class Encoding(nn.Module):
                 "give the static features it was made for."
             )
 
-    def _told(self, batch: SeriesBatch) -> Tensor:
+    def _with_static(self, batch: SeriesBatch) -> Tensor:
         """Values (stream, row, channel) with static features behind them, at each stream's first row."""
         if not self.static or batch.static is None:
             return batch.values
@@ -269,8 +276,8 @@ class Encoding(nn.Module):
 def _mean_and_deviation(numbers: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation (column,) of (line, column), NaN left out; 0 and 1 where undefined."""
     seen = ~numbers.isnan()
-    many = seen.sum(0)
-    mean = torch.where(seen, numbers, 0.0).sum(0) / many.clamp(min=1)
-    spread = torch.where(seen, numbers - mean, 0.0).square().sum(0) / many.clamp(min=1)
+    count = seen.sum(0)
+    mean = torch.where(seen, numbers, 0.0).sum(0) / count.clamp(min=1)
+    spread = torch.where(seen, numbers - mean, 0.0).square().sum(0) / count.clamp(min=1)
     deviation = spread.sqrt()
     return mean, torch.where(deviation > 1e-12 * mean.abs(), deviation, 1.0)

@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+NEVER = 0.0
+"""What stands for a channel before it is first observed: the training mean, once values are scaled."""
+
 
 def is_complete(values: Tensor) -> bool:
     """Whether nothing is missing, padding included; cheap where that is so."""
@@ -11,21 +14,22 @@ def is_complete(values: Tensor) -> bool:
 
 
 def observations_in_order(values: Tensor, observed: Tensor, rank: Tensor) -> Tensor:
-    """Each channel's k-th observation at place k, (stream, row + 1, channel); 0 at place 0.
+    """Each channel's k-th observation at place k, (stream, row + 1, channel); `NEVER` at place 0.
 
     `rank` counts the observations of each channel so far, so reading the result at `rank` gives
-    what was observed last, and 0 where that is nothing yet.
+    what was observed last, and `NEVER` where that is nothing yet.
     """
     streams, most, channels = values.shape
     # Missing values all go to one more place, behind everything that is ever read.
     target = torch.where(observed, rank, most + 1)
-    return values.new_zeros(streams, most + 2, channels).scatter(1, target, values)[:, :-1]
+    in_order = values.new_full((streams, most + 2, channels), NEVER)
+    return in_order.scatter(1, target, values)[:, :-1]
 
 
 def forward_fill(values: Tensor) -> Tensor:
-    """Carry each channel's last observed value (stream, row, channel) forward; 0 before the first.
+    """Carry each channel's last observed value (stream, row, channel) forward; `NEVER` before the first.
 
-    0 is the training mean once values are scaled. Nothing is ever filled from the future.
+    Nothing is ever filled from the future.
     """
     if is_complete(values):
         return values

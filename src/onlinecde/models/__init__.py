@@ -3,12 +3,17 @@
 from onlinecde.models.base import OnlineModel
 from onlinecde.models.explain import Explanation
 from onlinecde.models.frozen import FrozenCDE
-from onlinecde.models.gru import GRU, GRUdt, GRUdtIntensity
-from onlinecde.models.gru_d import GRUD
 from onlinecde.models.neural_cde import NeuralCDE
-from onlinecde.models.ode_rnn import ODERNN
 from onlinecde.models.readout import Readout
-from onlinecde.models.recurrent import RecurrentModel, RecurrentState
+from onlinecde.models.recurrent import (
+    GRU,
+    GRUD,
+    ODERNN,
+    GRUdt,
+    GRUdtIntensity,
+    RecurrentModel,
+    RecurrentState,
+)
 from onlinecde.models.state import CDEState, StateError, StreamState
 
 MODELS = {model.__name__: model for model in (GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE)}

@@ -57,32 +57,73 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
 
     @abstractmethod
     def forward(self, batch: SeriesBatch, at: Any = None, *, final: bool = False) -> Tensor:
-        """Outputs after each row, (stream, row, output); what stands in the padding repeats the last.
+        """Outputs after each row, at query times, or after the last row.
 
-        With `at`, query times (query,) or (stream, query): (stream, query, output). With `final`:
-        (stream, output) after the last row.
+        Args:
+            batch: the series.
+            at: query times, (query,) or (stream, query), none before a stream's first row.
+            final: whether the last row alone is asked for; not together with `at`.
+
+        Returns:
+            (stream, row, output), where padding repeats the last row; (stream, query, output) with `at`; (stream,
+            output) with `final`.
+
+        Raises:
+            SeriesError: the series is not one the model can take.
+            SolverError: a state is no longer finite, or needs too many steps.
         """
 
     @abstractmethod
     def init_state(self, streams: int = 1, static: Any = None) -> State:
-        """The state of streams of which nothing was observed yet; static (stream, feature)."""
+        """The state of streams of which nothing was observed yet.
+
+        Args:
+            streams: how many.
+            static: their static features, (stream, feature), or raw ones by name where the model has names.
+
+        Raises:
+            StateError: static features are missing, too many or not finite, or the model runs offline alone.
+        """
 
     @abstractmethod
     def observe(self, state: State, t: Any, x: Any) -> State:
-        """Take in what was observed at t, a number or (stream,): x (stream, channel), NaN = not observed.
+        """Take in what was observed at t. Events of one instant may come in any order, together or one by one.
 
-        x by name, where the model's `schema` has names: {channel: a number or (stream,)}.
+        Args:
+            state: of the streams, left as it is.
+            t: a number or (stream,).
+            x: (stream, channel), NaN for what was not observed; or {channel: a number or (stream,)}, where the
+                model's `schema` has names.
 
-        Events of one instant may come in any order, together or one by one. Returns a new state;
-        raises StateError, and changes nothing, where the observation cannot be right.
+        Returns:
+            A new state.
+
+        Raises:
+            StateError: the observation cannot be right.
+            SolverError: the new state is not finite.
         """
 
     @abstractmethod
     def predict(self, state: State, t: Any = None) -> Tensor:
-        """What the model says at t, (stream, output), t a number or (stream,), default: the last row's time."""
+        """Outputs at t if nothing is observed until then, (stream, output); the state stays as it is.
+
+        Args:
+            state: of the streams.
+            t: a number or (stream,), not before a stream's last row; None for that row's own time.
+
+        Raises:
+            StateError: a stream has no row yet, or t lies before its last one.
+        """
 
     def fit_scales(self, batch: SeriesBatch) -> Self:
-        """Learn from training series how the model sees them: scales, and the names of channels; returns itself."""
+        """Learn from training series how the model sees them: its scales, and the names of its channels.
+
+        Args:
+            batch: training series alone.
+
+        Returns:
+            The model itself.
+        """
         self.encoding.fit(batch)
         return self
 
@@ -218,22 +259,26 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
 
 def _in_dtype(batch: SeriesBatch, dtype: torch.dtype) -> SeriesBatch:
     """A batch in another dtype; refuses what that one cannot hold."""
-    told = batch.to(dtype=dtype)
-    if bool((wild := told.values.isinf()).any()):
+    converted = batch.to(dtype=dtype)
+    if bool((wild := converted.values.isinf()).any()):
         stream, row, channel = (int(i) for i in wild.nonzero()[0])
         raise SeriesError(
             f"stream {batch.streams[stream]!r}, row {row}, channel '{batch.channels[channel]}': the "
             f"value {float(batch.values[stream, row, channel]):g} is beyond {dtype}, the model's: "
             "use NaN for what was not observed, or model.double()."
         )
-    if told.static is not None and batch.static is not None and bool(told.static.isinf().any()):
-        stream, feature = (int(i) for i in told.static.isinf().nonzero()[0])
+    if (
+        converted.static is not None
+        and batch.static is not None
+        and bool(converted.static.isinf().any())
+    ):
+        stream, feature = (int(i) for i in converted.static.isinf().nonzero()[0])
         raise SeriesError(
             f"stream {batch.streams[stream]!r}, static feature '{batch.features[feature]}' is "
             f"{float(batch.static[stream, feature]):g}, which is beyond {dtype}, the model's: use "
             "other units, or model.double()."
         )
-    return told
+    return converted
 
 
 MOVED = {"head.": "readout.", "steps.": "readout.steps.", "encoding.ramps.": "readout.ramps."}

@@ -2,7 +2,7 @@
 
 On every leg the update of z is a sum over the channels that moved, stage by stage, so the step is
 one too. With a linear readout the parts of z become parts of the output, and nothing is left
-over. With a nonlinear one they are weighted by the head's mean gradient on the way from knot to
+over. With a nonlinear one they are weighted by the readout's mean gradient on the way from knot to
 knot, found by Gauss-Legendre quadrature; ramps and steps of a number count for that number. What
 quadrature leaves over is shared out by the parts' sizes.
 """
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Path
-from onlinecde.models import legs, online
+from onlinecde.models import online
 from onlinecde.models.readout import is_linear_readout, is_plain_readout
 from onlinecde.solvers import solve_with
 from onlinecde.solvers.runge_kutta import advance, combine, fixed_steps, stages
@@ -85,31 +85,31 @@ def explain_path(
 ) -> Explanation:
     """Contributions along a whole path; `stamps` as the model gives them for the batch."""
     _check(model)
-    how = model.solver
+    solver = model.solver
     field = model.vector_field
-    laid = segments_of(path, how.steps, how.max_step).shown_to(field)
-    assert laid.order is not None
-    assert laid.active is not None
-    zs = solve_with(how, path, field, z0, outputs="knots").z.transpose(0, 1)[:, laid.order]
+    segments = segments_of(path, solver.steps, solver.max_step).shown_to(field)
+    assert segments.order is not None
+    assert segments.active is not None
+    zs = solve_with(solver, path, field, z0, outputs="knots").z.transpose(0, 1)[:, segments.order]
     views = _views(model, path, stamps)
     start = model.read(z0, None if views is None else views[0])
-    views = None if views is None else views[:, laid.order]
+    views = None if views is None else views[:, segments.order]
     added = z0.new_zeros(*path.rows.shape, start.shape[1])
-    for pieces in _blocks(laid.active):
-        n, knots = laid.active[pieces[0]], slice(pieces[0], pieces[-1] + 2)
+    for pieces in _blocks(segments.active):
+        n, knots = segments.active[pieces[0]], slice(pieces[0], pieces[-1] + 2)
         inputs = _features(model, zs[knots, :n], None if views is None else views[knots, :n])
-        said = _outputs(model, inputs)
-        weights = _mean_gradients(model, inputs, said)
+        outputs = _outputs(model, inputs)
+        weights = _mean_gradients(model, inputs, outputs)
         for at, piece in enumerate(pieces):
-            n = laid.active[piece]
-            added[laid.order[:n], piece // path.pieces_per_row + 1] += _contributions(
+            n = segments.active[piece]
+            added[segments.order[:n], piece // path.pieces_per_row + 1] += _contributions(
                 model,
-                laid,
+                segments,
                 piece,
                 zs[piece, :n],
                 inputs[at : at + 2, :n],
                 weights[at, :n],
-                said[at + 1, :n] - said[at, :n],
+                outputs[at + 1, :n] - outputs[at, :n],
                 None if views is None else views[piece : piece + 2, :n],
             )
     return Explanation(start, *_fold(model, added))
@@ -153,8 +153,8 @@ def explain_step(model: NeuralCDE, state: CDEState, after: CDEState) -> StepExpl
     new = online.row(model, after.time, after.values, after.counts)
     old = online.row(model, since, after.previous, after.counts - after.observed.to(after.counts))
     old = torch.where(first[:, None], new, old)
-    laid = legs.segments_of_row(model, z, since, after.time, old, new, after.observed)
-    laid = laid.shown_to(model.vector_field)
+    segments = online.segments_of_row(model, z, since, after.time, old, new, after.observed)
+    segments = segments.shown_to(model.vector_field)
     zs = torch.stack([z, after.before, after.z])
     views = None
     if getattr(model.readout, "sees_path", False):
@@ -170,21 +170,21 @@ def explain_step(model: NeuralCDE, state: CDEState, after: CDEState) -> StepExpl
     start = model.read(z, None if views is None else views[0])
     added = z.new_zeros(*new.shape, start.shape[1])
     inputs = _features(model, zs, views)
-    said = _outputs(model, inputs)
-    weights = _mean_gradients(model, inputs, said)
+    outputs = _outputs(model, inputs)
+    weights = _mean_gradients(model, inputs, outputs)
     for piece in range(2):
         ends = slice(piece, piece + 2)
         seen = None if views is None else views[ends]
-        rise = said[piece + 1] - said[piece]
+        rise = outputs[piece + 1] - outputs[piece]
         added += _contributions(
-            model, laid, piece, zs[piece], inputs[ends], weights[piece], rise, seen
+            model, segments, piece, zs[piece], inputs[ends], weights[piece], rise, seen
         )
     return StepExplanation(start, *_fold(model, added))
 
 
 def _contributions(
     model: NeuralCDE,
-    laid: PathSegments,
+    segments: PathSegments,
     piece: int,
     z: Tensor,
     ends: Tensor,
@@ -194,38 +194,38 @@ def _contributions(
 ) -> Tensor:
     """What each channel of the path adds to the outputs on a piece, (stream, path channel, output).
 
-    z (stream, hidden) at its start; at both its ends what the head takes in, (2, stream, number), and what the
-    readout sees, (2, stream, ...); weight (stream, output, number): the head's mean gradient between them; difference
-    (stream, output): what the head itself makes of them.
+    z (stream, hidden) at its start; at both its ends what the readout takes in, (2, stream, number), and what the
+    readout sees, (2, stream, ...); weight (stream, output, number): its mean gradient between them; difference
+    (stream, output): what the readout itself makes of them.
     """
-    moved = laid.moved(piece)
-    parts = _parts(model, laid, piece, z)
+    moved = segments.moved(piece)
+    parts = _parts(model, segments, piece, z)
     step = torch.einsum("soh,sch->sco", weight[:, :, : model.hidden], parts)
-    added = step.new_zeros(step.shape[0], laid.channels, step.shape[2])
+    added = step.new_zeros(step.shape[0], segments.channels, step.shape[2])
     added[:, moved] += step
     if views is not None:
         rise = (ends[1] - ends[0])[:, model.hidden :]
         seen = weight[:, :, model.hidden :] * rise[:, None]
         if (ramps := _usual(model, "ramps")) is not None:
             seen = ramps.by_input(seen)
-        added += _by_channel(laid, piece, seen.transpose(1, 2))
+        added += _by_channel(segments, piece, seen.transpose(1, 2))
     if not is_linear_readout(model.readout):
         touched = torch.zeros_like(added[:, :, :1])
         touched[:, moved, 0] = (parts != 0).any(2).to(added.dtype)
         added = _share_out(added, difference, touched)
     if (steps := _usual(model, "steps")) is not None and views is not None:
         before, after = steps.by_input(views)
-        alone = _by_channel(laid, piece, (after - before)[:, :, None])
+        alone = _by_channel(segments, piece, (after - before)[:, :, None])
         added += steps.share * (alone - added)
     return added
 
 
-def _by_channel(laid: PathSegments, piece: int, seen: Tensor) -> Tensor:
+def _by_channel(segments: PathSegments, piece: int, seen: Tensor) -> Tensor:
     """Parts of what a readout sees (stream, number, output) as parts of the path's channels."""
-    added, ago = seen.split([laid.channels, seen.shape[1] - laid.channels], 1)
+    added, ago = seen.split([segments.channels, seen.shape[1] - segments.channels], 1)
     added = added.clone()
     # How long ago a channel was observed grows with time, and falls to 0 with its event.
-    if laid.is_time_leg(piece):
+    if segments.is_time_leg(piece):
         added[:, 0] += ago.sum(1)
     else:
         added[:, 1 : 1 + ago.shape[1]] += ago
@@ -269,10 +269,10 @@ def _fold(model: NeuralCDE, added: Tensor) -> tuple[Tensor, Tensor]:
     return added[..., 0, :], values[..., : model.channels, :]
 
 
-def _parts(model: NeuralCDE, laid: PathSegments, piece: int, z: Tensor) -> Tensor:
+def _parts(model: NeuralCDE, segments: PathSegments, piece: int, z: Tensor) -> Tensor:
     """What each moved channel adds to z on a piece, (stream, moved, hidden)."""
     table, field = model.solver.table, model.vector_field
-    data, drive, channels = laid.increments(piece), laid.seen(piece), laid.moved(piece)
+    data, drive, channels = segments.increments(piece), segments.seen(piece), segments.moved(piece)
     columns: list[Tensor] = []
 
     def rate(y: Tensor, u: float | Tensor) -> Tensor:
@@ -281,7 +281,7 @@ def _parts(model: NeuralCDE, laid: PathSegments, piece: int, z: Tensor) -> Tenso
         return columns[-1].sum(1)
 
     total = None
-    for u, h in fixed_steps(laid, piece, z):
+    for u, h in fixed_steps(segments, piece, z):
         columns.clear()
         z = advance(z, table.b, stages(table, rate, z, u, h), h)
         step = (h[:, :, None] if isinstance(h, Tensor) else h) * combine(table.b, columns)
@@ -290,45 +290,45 @@ def _parts(model: NeuralCDE, laid: PathSegments, piece: int, z: Tensor) -> Tenso
     return total
 
 
-def _mean_gradients(model: NeuralCDE, inputs: Tensor, said: Tensor) -> Tensor:
-    """Mean gradient of the head on the straight line from what it takes in at one knot to the next.
+def _mean_gradients(model: NeuralCDE, inputs: Tensor, outputs: Tensor) -> Tensor:
+    """Mean gradient of the readout on the straight line from what it takes in at one knot to the next.
 
-    (piece, stream, output, number), of inputs (knot, stream, number) and what the head says of them,
+    (piece, stream, output, number), of inputs (knot, stream, number) and what the readout says of them,
     (knot, stream, output).
     """
     between = (len(inputs) - 1, inputs.shape[1])
     if is_linear_readout(model.readout):
         return model.readout.layers.weight.expand(*between, -1, -1)  # pyright: ignore[reportAttributeAccessIssue, reportReturnType, reportCallIssue]
-    lines, ends = (torch.stack([x[:-1], x[1:]]).flatten(1, 2) for x in (inputs, said))
+    lines, ends = (torch.stack([x[:-1], x[1:]]).flatten(1, 2) for x in (inputs, outputs))
     return _settled_gradient(model, lines, ends, None, HALVINGS).unflatten(0, between)
 
 
 def _settled_gradient(
-    model: NeuralCDE, lines: Tensor, said: Tensor, allowed: Tensor | None, halvings: int
+    model: NeuralCDE, lines: Tensor, outputs: Tensor, allowed: Tensor | None, halvings: int
 ) -> Tensor:
     """The same, (line, output, number), for lines (2, line, number), halved where they have to be.
 
     Layer norm of a few numbers bends so sharply that the nodes of a whole line may miss it: those that do
-    not come to what the head says of their ends, said (2, line, output), are halved. `allowed` (line,
+    not come to what the readout says of their ends, said (2, line, output), are halved. `allowed` (line,
     output): by how much a line may be off.
     """
     weight = _gradient_at_nodes(model, lines[0], lines[1])
-    parts, difference = weight * (lines[1] - lines[0])[:, None], said[1] - said[0]
+    parts, difference = weight * (lines[1] - lines[0])[:, None], outputs[1] - outputs[0]
     most = allowed
     if most is None:
-        most = CLOSE * (difference.abs() + parts.abs().sum(2) + 0.01 * said.abs().amax(0))
+        most = CLOSE * (difference.abs() + parts.abs().sum(2) + 0.01 * outputs.abs().amax(0))
     off = ((difference - parts.sum(2)).abs() > most).any(1)
     if halvings and bool(off.any()):
         middle = lines[:, off].mean(0)
         halves, ends = (
             torch.cat([torch.stack([x[0, off], half]), torch.stack([half, x[1, off]])], 1)
-            for x, half in ((lines, middle), (said, _outputs(model, middle)))
+            for x, half in ((lines, middle), (outputs, _outputs(model, middle)))
         )
-        found = [
+        gradients = [
             _settled_gradient(model, halves[:, some], ends[:, some], limit, halvings - 1)
             for some, limit in _in_blocks(most[off].repeat(2, 1))
         ]
-        weight[off] = torch.cat(found).unflatten(0, (2, -1)).mean(0)
+        weight[off] = torch.cat(gradients).unflatten(0, (2, -1)).mean(0)
     return weight
 
 

@@ -44,13 +44,13 @@ def export_online(model: NeuralCDE) -> OnlinePrograms:
         x = torch.zeros(2, model.channels, dtype=model.dtype, device=model.device)
         stream = Dim("stream", min=1)
         # A fresh state holds some tensors twice, which export would take for one input.
-        held = tuple(tensor.clone() for tensor in _tensors(state))
+        parts = tuple(tensor.clone() for tensor in _tensors(state))
         return OnlinePrograms(
             torch.export.export(
-                _Observe(model), (*held, clock, x), dynamic_shapes=_dynamic(len(held) + 2, stream)
+                _Observe(model), (*parts, clock, x), dynamic_shapes=_dynamic(len(parts) + 2, stream)
             ),
             torch.export.export(
-                _Predict(model), (*held, clock), dynamic_shapes=_dynamic(len(held) + 1, stream)
+                _Predict(model), (*parts, clock), dynamic_shapes=_dynamic(len(parts) + 1, stream)
             ),
         )
 
@@ -60,15 +60,15 @@ def _dynamic(count: int, stream: Dim) -> tuple[tuple[dict[int, Dim], ...]]:
 
 
 def _tensors(state: CDEState) -> tuple[Tensor, ...]:
-    held = (getattr(state, f.name) for f in fields(state))
-    return tuple(tensor for tensor in held if tensor is not None)
+    parts = (getattr(state, f.name) for f in fields(state))
+    return tuple(tensor for tensor in parts if tensor is not None)
 
 
 def _state(tensors: tuple[Tensor, ...], model: NeuralCDE) -> CDEState:
     absent = {"static": model.static == 0, "stamps": not getattr(model.readout, "sees_ages", False)}
     names = [f.name for f in fields(CDEState) if not absent.get(f.name)]
-    held: dict[str, Any] = {**dict.fromkeys(absent), **dict(zip(names, tensors, strict=True))}
-    return CDEState(**held)
+    parts: dict[str, Any] = {**dict.fromkeys(absent), **dict(zip(names, tensors, strict=True))}
+    return CDEState(**parts)
 
 
 class _Observe(nn.Module):
@@ -77,8 +77,8 @@ class _Observe(nn.Module):
         self.model = model
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        *held, clock, x = tensors
-        state = _state(tuple(held), self.model)
+        *parts, clock, x = tensors
+        state = _state(tuple(parts), self.model)
         return _tensors(online.take(self.model, state, clock, online.scale(self.model, x)))
 
 
@@ -88,5 +88,5 @@ class _Predict(nn.Module):
         self.model = model
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        *held, clock = tensors
-        return online.answer(self.model, _state(tuple(held), self.model), clock)
+        *parts, clock = tensors
+        return online.answer(self.model, _state(tuple(parts), self.model), clock)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from onlinecde.controls.encoding import CountScale
 from onlinecde.models import MODELS, OnlineModel
 from onlinecde.models.base import arguments
 from onlinecde.models.neural_cde import Control, NeuralCDE
@@ -117,7 +118,7 @@ def neural_cde(
     channel_dropout: float = 0.0,
     gain: float = 1.0,
     clip: float | None = None,
-    count_scale: Literal["linear", "log"] = "linear",
+    count_scale: CountScale = "linear",
     count_gain: float = 1.0,
     bounded: bool = False,
     method: str = "rk4",

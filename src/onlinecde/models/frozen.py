@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -128,19 +130,17 @@ class Packed:
         The caller then takes the plain way, which says what is wrong.
         """
         after = self.advance(model, state, t, x)
-        return after if after is not None and np.isfinite(after.z.numpy()).all() else None
+        return after if after is not None and _finite(after.z.numpy()) else None
 
     def advance(self, model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | None:
         """`observe`, whatever numbers come of it."""
-        from onlinecde.kernels.cpu import advance
-        from onlinecde.kernels.cpu.observation import Held, empty_plan, plan_observation
-
+        kernels = _kernels()
         streams, channels = state.time.shape[0], model.channels
         clock = np.empty(streams)
         try:
             clock[:] = t if isinstance(t, float | int) else _cells(t, "t")
             rows = np.ascontiguousarray(_cells(x, "x"), self.dtype)
-            kept = Held(
+            kept = kernels.Held(
                 state.time.numpy(),
                 state.values.numpy(),
                 state.counts.numpy(),
@@ -158,11 +158,11 @@ class Packed:
             observed = rows
             rows = np.full((streams, wide), np.nan, self.dtype)
             rows[:, :channels] = observed
-        plan = empty_plan(streams, wide, self.encoding.counts, self.dtype)
+        plan = kernels.empty_plan(streams, wide, self.encoding.counts, self.dtype)
         since = np.empty(streams)
-        if not plan_observation(clock, rows, since, kept, plan, self.scaling):
+        if not kernels.plan_observation(clock, rows, since, kept, plan, self.scaling):
             return None
-        if plan.again.any():
+        if np.count_nonzero(plan.again):
             z = np.where(plan.again[:, None], state.before.numpy(), z)
         drive = None
         if self.path_weight is not None:
@@ -172,7 +172,7 @@ class Packed:
         time_steps = self._time_leg_steps(clock, since)
         if time_steps is None:
             return None
-        before, z = advance(
+        before, z = kernels.advance(
             self.field,
             self.table,
             z,
@@ -185,60 +185,45 @@ class Packed:
             steps=self.solver.steps,
             threads=_threads(streams),
         )
-        if plan.first.any():
+        if np.count_nonzero(plan.first):
             which = torch.from_numpy(plan.first)
             static = None if state.static is None else state.static[which]
             start = model.begin(torch.from_numpy(plan.new)[which], static)
             before[plan.first] = z[plan.first] = start.numpy()
-        kept = plan.held
-        return CDEState(
-            torch.from_numpy(z),
-            torch.from_numpy(before),
-            torch.from_numpy(kept.time),
-            torch.from_numpy(kept.values),
-            torch.from_numpy(kept.counts),
-            torch.from_numpy(kept.observed),
-            torch.from_numpy(kept.previous),
-            torch.from_numpy(kept.previous_time),
-            state.static,
-            online.stamps_before(state, torch.from_numpy(plan.again)),
-        )
+        return _after(plan, z, before, state)
 
     def ahead(self, model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
-        """z at t (a number, (stream,) or None for the last row) by the kernels; None as for `observe`."""
-        from onlinecde.kernels.cpu import advance_time
-        from onlinecde.kernels.cpu.observation import scale_times
-
+        """z at t, a number or (stream,), by the kernels; None as for `observe`."""
+        kernels = _kernels()
         time = state.time.numpy()
         clock = np.empty(len(state))
         try:
-            clock[:] = time if t is None else t if isinstance(t, float | int) else _cells(t, "t")
+            clock[:] = t if isinstance(t, float | int) else _cells(t, "t")
         except (TypeError, ValueError, RuntimeError):
             return None
         if not (clock >= time).all() or np.isinf(clock).any():
             return None
-        if t is None:  # a time leg without length leaves z as it is
-            return state.z
         time_steps = self._time_leg_steps(clock, time)
         if time_steps is None:
             return None
-        now, then = scale_times(clock, self.scaling), scale_times(time, self.scaling)
+        now = kernels.scale_times(clock, self.scaling)
+        then = kernels.scale_times(time, self.scaling)
         drive = None
         if self.path_weight is not None:
             here = online.row(model, state.time, state.values, state.counts).numpy()
             there = here.copy()
             there[:, 0] = now
             drive = self.drive(np.stack([here, there], 1))
-        z = advance_time(
+        z = kernels.advance_time(
             self.field,
             self.table,
-            state.z.numpy(),
+            state.z.detach().numpy(),
             (now - then).astype(self.dtype),
             time_steps=time_steps,
             drive=drive,
             threads=_threads(len(state)),
         )
-        return torch.from_numpy(z) if np.isfinite(z).all() else None
+        return torch.from_numpy(z) if _finite(z) else None
 
     def _time_leg_steps(self, clock: np.ndarray, since: np.ndarray) -> np.ndarray | None:
         """Steps (stream,) on each time leg, as the kernels want them; None where they are too many."""
@@ -248,8 +233,18 @@ class Packed:
         return ONE_EACH if solver.steps == 1 else np.full(clock.shape, solver.steps, np.int32)
 
 
-def packed(model: NeuralCDE) -> Packed | None:
-    """A model's weights in the kernels' layout, or None where the kernels do not apply."""
+@cache
+def _kernels() -> Any:
+    """What is called of the kernels, which are loaded when first needed."""
+    from onlinecde.kernels.cpu import advance, advance_time, observation
+
+    names = ("Held", "empty_plan", "plan_observation", "scale_times")
+    more = {name: getattr(observation, name) for name in names}
+    return SimpleNamespace(advance=advance, advance_time=advance_time, **more)
+
+
+def kernels_apply(model: NeuralCDE) -> bool:
+    """Whether the kernels do what the model does, as it is now."""
     solver = model.solver
     if (
         torch.is_grad_enabled()
@@ -261,15 +256,20 @@ def packed(model: NeuralCDE) -> Packed | None:
         or not model.encoding.is_plain
         or cpu_unavailable() is not None
     ):
-        return None
-    field, encoding = model.field, model.encoding
-    weight = field.weight
-    if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.float64):
-        return None
-    if (field.hidden, field.channels) != (model.hidden, encoding.path_channels):
+        return False
+    bias = model.field.bias
+    if bias.device.type != "cpu" or bias.dtype not in (torch.float32, torch.float64):
+        return False
+    return bias.shape == (model.encoding.path_channels, model.hidden)
+
+
+def packed(model: NeuralCDE) -> Packed | None:
+    """A model's weights in the kernels' layout, or None where the kernels do not apply."""
+    if not kernels_apply(model):
         return None
     from onlinecde.kernels.cpu.observation import Scaling
 
+    field, encoding, solver = model.field, model.encoding, model.solver
     numbers = pack(field, weights_of(field), gradient=False)
     kind = numbers.dtype.type
     seen = field.path_weight
@@ -296,8 +296,13 @@ def packed(model: NeuralCDE) -> Packed | None:
 
 
 def predict(model: NeuralCDE, fast: Packed | None, state: CDEState, t: Any) -> Tensor:
-    """What a model says at t, by the kernels where they apply."""
-    z = None if fast is None else fast.ahead(model, state, t)
+    """Outputs of a model at t, by the kernels where they apply; without a t nothing has to be packed."""
+    z = None
+    if t is None and (fast is not None or kernels_apply(model)):
+        # A time leg without length leaves z as it is.
+        z = state.z if not np.isnan(state.time.numpy()).any() else None
+    elif fast is not None:
+        z = fast.ahead(model, state, t)
     clock = state.time if t is None else per_stream(t, len(state), model.device)
     if z is not None:
         return model.read(z, online.seen_at(model, state, clock))
@@ -305,9 +310,40 @@ def predict(model: NeuralCDE, fast: Packed | None, state: CDEState, t: Any) -> T
     return online.answer(model, state, clock)
 
 
+def _after(plan: Any, z: np.ndarray, before: np.ndarray, state: CDEState) -> CDEState:
+    """The state after the rows that were planned, z and before as the kernels found them."""
+    stamps = None
+    if state.stamps is not None:
+        stamps = online.stamps_before(state, torch.from_numpy(plan.again))
+    kept = plan.held
+    return CDEState(
+        torch.from_numpy(z),
+        torch.from_numpy(before),
+        torch.from_numpy(kept.time),
+        torch.from_numpy(kept.values),
+        torch.from_numpy(kept.counts),
+        torch.from_numpy(kept.observed),
+        torch.from_numpy(kept.previous),
+        torch.from_numpy(kept.previous_time),
+        state.static,
+        stamps,
+    )
+
+
 def _cells(given: Any, what: str) -> np.ndarray:
     """`real_cells` without a copy of tensors; an error of any kind where it is not for the kernels."""
-    return real_cells(given.detach().numpy() if isinstance(given, Tensor) else given, what)
+    if isinstance(given, Tensor):
+        given = given.detach().numpy()
+    return (
+        given
+        if given.__class__ is np.ndarray and given.dtype.kind == "f"
+        else real_cells(given, what)
+    )
+
+
+def _finite(z: np.ndarray) -> bool:
+    # Of a few numbers this takes a tenth of the time of `all`.
+    return np.count_nonzero(np.isfinite(z)) == z.size
 
 
 def _threads(streams: int) -> int:

@@ -240,8 +240,6 @@ class NeuralCDE(OnlineModel[CDEState]):
         z = solve_with(self.solver, path, self.vector_field, z0, outputs=asked).z
         if final:
             return self.read(z, None if seen is None else seen[:, -1])
-        if lengths is None:
-            return self.read(z, seen)
         return read_rows(self.readout, z, seen, lengths)
 
     def _at_times(
@@ -276,7 +274,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         return online.observe(self, state, t, x) if after is None else after
 
     def predict(self, state: CDEState, t: Any = None) -> Tensor:
-        return predict(self, packed(self), state, t)
+        return predict(self, None if t is None else packed(self), state, t)
 
     def frozen(self) -> FrozenCDE:
         """The model as it is now, for following streams: immutable, and several times as fast an `observe`."""

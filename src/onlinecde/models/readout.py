@@ -175,6 +175,7 @@ class Readout(nn.Module):
         seen = path_channels + (channels if ramps else 0)
         self.sees_path, self.sees_ages = bool(path_channels), bool(ramps)
         self.inputs = hidden + seen * (1 + ramps)
+        self.own_layers = layers is not None
         self.linear = layers is None and width is None
         if layers is None:
             layers = _layers(self.inputs, outputs, width, dropout, members)
@@ -260,10 +261,10 @@ def read_rounded_once(readout: nn.Module, z: Tensor, seen: Tensor | None) -> Ten
     return torch.cat(outputs).to(z.dtype).unflatten(0, z.shape[:-1])
 
 
-def read_rows(readout: nn.Module, z: Tensor, seen: Tensor | None, lengths: Tensor) -> Tensor:
-    """`read` at all rows (stream, row, ...); in training an MLP is spared the padding."""
+def read_rows(readout: nn.Module, z: Tensor, seen: Tensor | None, lengths: Tensor | None) -> Tensor:
+    """`read` at all rows (stream, row, ...); in training an MLP is spared the padding, where lengths are given."""
     linear = getattr(readout, "linear", False)
-    if not readout.training or linear or torch.compiler.is_compiling():
+    if lengths is None or not readout.training or linear or torch.compiler.is_compiling():
         return read(readout, z, seen)
     row = torch.arange(z.shape[1], device=z.device)
     real = row < lengths[:, None]

@@ -28,8 +28,8 @@ class StreamState:
         return next(iter(vars(self).values())).shape[0]
 
     def _map(self, change: Any) -> Self:
-        held = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{k: None if v is None else change(v) for k, v in held.items()})
+        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{k: None if v is None else change(v) for k, v in tensors.items()})
 
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Self:
         """The state of some of the streams; a number gives a state of one stream."""
@@ -43,21 +43,23 @@ class StreamState:
     def put(self, index: Sequence[int] | Tensor, streams: Self) -> Self:
         """A state with the streams at `index` replaced by others."""
         at = torch.as_tensor(index)
-        held = {}
+        tensors = {}
         for f in fields(self):
             mine, other = getattr(self, f.name), getattr(streams, f.name)
-            held[f.name] = None if mine is None else mine.index_copy(0, at.to(mine.device), other)
-        return replace(self, **held)
+            tensors[f.name] = (
+                None if mine is None else mine.index_copy(0, at.to(mine.device), other)
+            )
+        return replace(self, **tensors)
 
     @classmethod
     def concatenate(cls, states: Sequence[Self]) -> Self:
         """The streams of several states in one."""
         first = states[0]
-        held = {}
+        tensors = {}
         for f in fields(first):
             parts = [getattr(state, f.name) for state in states]
-            held[f.name] = None if parts[0] is None else torch.cat(parts)
-        return replace(first, **held)
+            tensors[f.name] = None if parts[0] is None else torch.cat(parts)
+        return replace(first, **tensors)
 
     def to(self, device: torch.device | str) -> Self:
         """Move to a device."""

@@ -54,12 +54,12 @@ class Steps(nn.Module):
         height: list[float],
     ) -> Steps:
         """Lay steps of the numbers at `place`, at most `count`; returns itself."""
-        many = len(place)
-        if many > self.count:
-            raise ValueError(f"{many} steps are to be laid, and there is room for {self.count}.")
-        if not many == len(low) == len(high) == len(height):
+        number = len(place)
+        if number > self.count:
+            raise ValueError(f"{number} steps are to be laid, and there is room for {self.count}.")
+        if not number == len(low) == len(high) == len(height):
             raise ValueError(
-                f"{many} places, {len(low)} lows, {len(high)} highs and {len(height)} heights were "
+                f"{number} places, {len(low)} lows, {len(high)} highs and {len(height)} heights were "
                 "given: give one of each for every step."
             )
         for step, (at, begins, ends) in enumerate(zip(place, low, high, strict=True)):
@@ -74,12 +74,12 @@ class Steps(nn.Module):
         for whole in (self.place, self.low, self.steepness, self.height):
             whole.zero_()
         begin, end = (torch.tensor(ends, dtype=torch.float64) for ends in (low, high))
-        self.place[:many] = torch.tensor(place, dtype=torch.int64)
-        self.low[:many], self.steepness[:many] = (
+        self.place[:number] = torch.tensor(place, dtype=torch.int64)
+        self.low[:number], self.steepness[:number] = (
             begin.to(self.low),
             (1 / (end - begin)).to(self.low),
         )
-        self.height[:many] = torch.tensor(height, dtype=torch.float64).to(self.low)
+        self.height[:number] = torch.tensor(height, dtype=torch.float64).to(self.low)
         self.base.fill_(base)
         self.share.fill_(0.5)
         return self

@@ -43,6 +43,8 @@ def why_not(model: nn.Module) -> str | None:
     ):
         if type(part) is not kind:
             return f"{name} is a {type(part).__name__}, which may not be captured"
+    if model.readout.own_layers:
+        return "the readout has layers of its own kind, which may not be captured"
     if not model.encoding.is_plain:
         return "the encoding is one of its own kind"
     solver = model.solver

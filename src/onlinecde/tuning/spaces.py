@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 from onlinecde.data import DATA_SETS
 from onlinecde.files import replace_file
-from onlinecde.training.defaults import MODEL_NAMES, check_names, model_class
+from onlinecde.training.defaults import MODEL_NAMES, check_names, parameters_of
 from onlinecde.training.settings import FitError, FitSettings, remedy
 
 FORMAT = "onlinecde best settings 1"
@@ -104,7 +104,8 @@ def check_space(model: str, space: SearchSpace, given: Mapping[str, Any]) -> Non
     """Refuse, before any trial, spans and settings of a model that it does not have, or of a wrong type."""
     searched, _ = space.divided(space.spans)
     check_names(model, {**given, **searched})
-    hints = get_type_hints(FitSettings) | get_type_hints(model_class(model).__init__)
+    hints = get_type_hints(FitSettings)
+    hints |= {name: hint for name, (hint, _) in parameters_of(model).items()}
     for name, span in space.spans.items():
         wanted = remedy(span.low if span.whole else float(span.low), hints[name])
         if wanted is not None:

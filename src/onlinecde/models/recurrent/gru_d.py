@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from onlinecde.controls import Measurability
 from onlinecde.models.base import arguments
-from onlinecde.models.decayed_recurrence import decayed_recurrence, fade
 from onlinecde.models.readout import Kind
-from onlinecde.models.recurrent import RecurrentModel, Rows
+from onlinecde.models.recurrent.decayed_recurrence import decayed_recurrence, fade
+from onlinecde.models.recurrent.recurrent_model import RecurrentModel, Rows
 
 
 class GRUD(RecurrentModel):

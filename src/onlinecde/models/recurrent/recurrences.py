@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onlinecde.models.row_blocks import (
+from onlinecde.models.recurrent.row_blocks import (
     Collect,
     beside,
     blocks,

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.kernels.activations import ACTIVATIONS
-from onlinecde.models.recurrences import gru_rows, gru_rows_back
-from onlinecde.models.row_blocks import tanh_back
+from onlinecde.models.recurrent.recurrences import gru_rows, gru_rows_back
+from onlinecde.models.recurrent.row_blocks import tanh_back
 from onlinecde.solvers import MLPField
 from onlinecde.solvers.first_order import once_by_recurrence
 from onlinecde.solvers.runge_kutta import Tableau

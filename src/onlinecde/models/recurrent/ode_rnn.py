@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from onlinecde.controls import Measurability
 from onlinecde.models.base import arguments
-from onlinecde.models.ode_recurrence import ode_recurrence
 from onlinecde.models.readout import Kind
-from onlinecde.models.recurrent import RecurrentModel, Rows
+from onlinecde.models.recurrent.ode_recurrence import ode_recurrence
+from onlinecde.models.recurrent.recurrent_model import RecurrentModel, Rows
 from onlinecde.solvers import MLPField
 from onlinecde.solvers.counting import note_evaluations
 from onlinecde.solvers.fields import Activation, as_field, has_hooks, not_plain

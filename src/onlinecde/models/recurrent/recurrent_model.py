@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Encoding
+from onlinecde.controls.fill import NEVER
 from onlinecde.controls.path import query_times, rows_at
 from onlinecde.models.base import OnlineModel, check_asked
 from onlinecde.models.channel_dropout import drop_channels
 from onlinecde.models.readout import Kind, Readout
-from onlinecde.models.recurrences import carry_on_
-from onlinecde.models.row_blocks import in_blocks
+from onlinecde.models.recurrent.recurrences import carry_on_
+from onlinecde.models.recurrent.row_blocks import in_blocks
 from onlinecde.models.state import (
     StateError,
     StreamState,
@@ -142,7 +143,7 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         clock = batch.times.T
         gaps = self.scale_gap(clock.diff(dim=0, prepend=clock[:1]))[:, :, None]
         # A channel that is observed starts anew; one that is missing stays as it is, and ages.
-        held = carry_on_(values.nan_to_num(0.0), missing)
+        held = carry_on_(values.nan_to_num(NEVER), missing)
         ages = gaps.expand(-1, -1, self.channels).clone(memory_format=torch.contiguous_format)
         ages = carry_on_(ages, missing.roll(1, 0).double())
         return Rows(clock, held, mask, ages.to(mask.dtype))
@@ -192,7 +193,7 @@ class RecurrentModel(OnlineModel[RecurrentState]):
 
     def init_state(self, streams: int = 1, static: Any = None) -> RecurrentState:
         h = self.start(streams, self.prepare_static(streams, static))
-        x = torch.zeros(streams, self.channels, dtype=self.dtype, device=self.device)
+        x = torch.full((streams, self.channels), NEVER, dtype=self.dtype, device=self.device)
         seen = torch.zeros_like(x, dtype=torch.bool)
         never = torch.full((streams,), torch.nan, dtype=torch.float64, device=self.device)
         return RecurrentState(h, h, never, x, seen, x, torch.full_like(x, torch.nan).double())

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from onlinecde.controls import Measurability
 from onlinecde.models.base import arguments
 from onlinecde.models.readout import Kind
-from onlinecde.models.recurrences import gru_recurrence
-from onlinecde.models.recurrent import RecurrentModel, Rows
+from onlinecde.models.recurrent.recurrences import gru_recurrence
+from onlinecde.models.recurrent.recurrent_model import RecurrentModel, Rows
 
 RUN = 32
 """Rows in one call of cuDNN."""
