@@ -24,6 +24,7 @@ import torch
 import onlinecde as oc
 from benchmarks.gru_d import peer_backbone
 from benchmarks.timing import best_of, machine, versions, write_results
+from onlinecde.models.flat_settings import neural_cde
 
 STAYS = 50_538
 SIZES: dict[str, Any] = {"hidden": 70, "width": 55, "depth": 2}
@@ -46,7 +47,7 @@ def made_batch(
 def our_cde(batch: oc.SeriesBatch, labels: torch.Tensor, precision: str) -> Step:
     channels = batch.values.shape[2]
     # Counts reach 70: at a twentieth of their size states stay in a range where float32 is fair.
-    model = oc.NeuralCDE(channels, **SIZES, kind="binary", count_gain=0.05, precision=precision)
+    model = neural_cde(channels, **SIZES, kind="binary", count_gain=0.05, precision=precision)
     return _as_fit_does(model.to(batch.device).train(), batch, labels)
 
 
@@ -76,7 +77,7 @@ def _as_fit_does(model: Any, batch: oc.SeriesBatch, labels: torch.Tensor) -> Ste
 def torchcde_cde(batch: oc.SeriesBatch, labels: torch.Tensor) -> Step:
     import torchcde
 
-    knots = oc.NeuralCDE(batch.values.shape[2], **SIZES, count_gain=0.05).to(batch.device)
+    knots = neural_cde(batch.values.shape[2], **SIZES, count_gain=0.05).to(batch.device)
     with torch.no_grad():
         path = knots.path(batch)
         control = torchcde.LinearInterpolation(path.evaluate(path.knots).float())
@@ -198,7 +199,7 @@ def _plain(model: Any, batch: oc.SeriesBatch, labels: torch.Tensor) -> Step:
 
     def step() -> None:
         descent.zero_grad()
-        model.head.loss(model(batch, final=True), labels).backward()
+        model.readout.loss(model(batch, final=True), labels).backward()
         descent.step()
 
     return step

@@ -113,7 +113,7 @@ def cases(groups: set[str]) -> list[Case]:
     return [case for case in made if case.group in groups]
 
 
-def problem(case: Case, device: str = "cuda") -> tuple[Any, oc.MLPVectorField, torch.Tensor]:
+def problem(case: Case, device: str = "cuda") -> tuple[Any, oc.MLPField, torch.Tensor]:
     """A path, a field and starting states, the same in every process."""
     numbers = torch.Generator().manual_seed(0)
     shape = (case.streams, case.rows, case.values)
@@ -123,7 +123,7 @@ def problem(case: Case, device: str = "cuda") -> tuple[Any, oc.MLPVectorField, t
     batch = oc.SeriesBatch.from_padded(times, values).to(device)
     path = getattr(oc.controls, case.control)(batch, case.counts)
     torch.manual_seed(0)
-    field = oc.MLPVectorField(case.hidden, path.channels, case.width, case.depth)
+    field = oc.MLPField(case.hidden, path.channels, case.width, case.depth)
     with torch.no_grad():
         field.weight.mul_(0.3)  # counts reach 70: keep states in a range where float32 is fair
     return path, field.to(device), torch.randn(case.streams, case.hidden).to(device)
@@ -165,7 +165,7 @@ def captured(call: Callable[[], Any]) -> Callable[[], None]:
     return graph.replay
 
 
-def by_torch(segments: PathSegments, field: oc.MLPVectorField, z0: torch.Tensor) -> torch.Tensor:
+def by_torch(segments: PathSegments, field: oc.MLPField, z0: torch.Tensor) -> torch.Tensor:
     """z at the knots by plain torch over the columns that move."""
     problem = Problem(segments, field, z0, tableau("rk4"), lambda place, knot: "").prepared()
     sparse = next(b for b in BACKENDS if b.device is None and b.unsupported(problem) is None)
@@ -174,7 +174,7 @@ def by_torch(segments: PathSegments, field: oc.MLPVectorField, z0: torch.Tensor)
 
 def by_gpu(
     segments: PathSegments,
-    field: oc.MLPVectorField,
+    field: oc.MLPField,
     z0: torch.Tensor,
     precision: Precision,
     legs: Any = None,
@@ -188,7 +188,7 @@ def by_gpu(
     return trajectory(problem.prepared(), GPU(legs, moves))[0]
 
 
-def exact_knots(laid: PathSegments, field: oc.MLPVectorField, z0: torch.Tensor) -> torch.Tensor:
+def exact_knots(laid: PathSegments, field: oc.MLPField, z0: torch.Tensor) -> torch.Tensor:
     time_legs = None if laid.time is None else laid.time.double()
     double = replace(laid, time=time_legs, slopes=laid.slopes.double())
     with torch.no_grad():
@@ -269,7 +269,7 @@ def plain(case: Case, seconds: float) -> dict[str, Any]:
     }
 
 
-def torchcde_field(case: Case, field: oc.MLPVectorField) -> torch.nn.Module:
+def torchcde_field(case: Case, field: oc.MLPField) -> torch.nn.Module:
     """The same network as one would write it for torchcde: a matrix from a plain MLP."""
 
     class Field(torch.nn.Module):

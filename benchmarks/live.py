@@ -26,7 +26,7 @@ import onlinecde as oc
 from benchmarks.timing import best_of, describe, machine, versions, write_results
 from onlinecde.kernels.cpu import advance
 from onlinecde.kernels.cpu.observation import Held, empty_plan, plan_observation
-from onlinecde.models import live
+from onlinecde.models.frozen import packed
 
 CHANNELS = 30
 
@@ -59,7 +59,7 @@ def after(model: oc.NeuralCDE, history: int, streams: int = 1) -> Any:
 
 def kernel_call(model: oc.NeuralCDE, state: Any) -> Callable[[int], Any]:
     """The two legs of one observation and nothing else."""
-    fast = live._fast(model)
+    fast = packed(model)
     assert fast is not None
     x = rows(50, 1).numpy()
     clock, since = state.time.numpy() + 1.0, state.time.numpy().copy()
@@ -84,7 +84,7 @@ def resolve_history(model: oc.NeuralCDE) -> Callable[[], Any]:
     batch = oc.SeriesBatch.from_padded(torch.arange(72.0)[None], x)
     path = model.path(batch)
     control = torchcde.LinearInterpolation(path.evaluate(path.knots))
-    z0 = model.start(path, None)
+    z0 = model.begin(path.rows[:, 0], None)
     at = control.interval
     return lambda: torchcde.cdeint(
         control, lambda t, z: model.field.matrix(z), z0, at, adjoint=False, method="rk4",
@@ -100,7 +100,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = oc.NeuralCDE(CHANNELS, 64, 64, 2, 1)
+    model = oc.NeuralCDE(CHANNELS, 64, outputs=1, field={"width": 64, "depth": 2})
     found: list[dict[str, Any]] = []
 
     def note(what: str, seconds: float, bar: float | None = None) -> None:

@@ -45,15 +45,15 @@ def measured(home: Path) -> dict[str, Any]:
         series, labels = cell_task(cell).split("test")
         recipe.steps.share.fill_(1)
         steps = predict_task(recipe, series, "row")
-        alone.append(score("binary", "auc", steps, labels, recipe.head))
+        alone.append(score("binary", "auc", steps, labels, recipe.readout))
         recipe.steps.share.zero_()
         for name, found in models.items():
             model = recipe
             if name != RECIPE:
                 model = load(home / columns[name][place].place / "run" / "model").eval()
             said = predict_task(model, series, "row")
-            found["without"].append(score("binary", "auc", said, labels, recipe.head))
-            found["with"].append(score("binary", "auc", (said + steps) / 2, labels, recipe.head))
+            found["without"].append(score("binary", "auc", said, labels, recipe.readout))
+            found["with"].append(score("binary", "auc", (said + steps) / 2, labels, recipe.readout))
         print(cell.title, {name: f"{found['with'][-1]:.4f}" for name, found in models.items()})
     return {"models": models, "steps": alone}
 

@@ -42,7 +42,9 @@ NAMES = [f"channel {i}" for i in range(CHANNELS)]
 
 def saved_model(folder: Path) -> Path:
     torch.manual_seed(0)
-    model = oc.NeuralCDE(CHANNELS, 64, 64, 2, 1, kind="binary")
+    model = oc.NeuralCDE(
+        CHANNELS, 64, outputs=1, field={"width": 64, "depth": 2}, readout={"kind": "binary"}
+    )
     return oc.save(model, folder, channels=NAMES, extra={"time_unit": "hours"})
 
 

@@ -62,7 +62,7 @@ BARS = {
 LIBRARIES = ("onlinecde", "plain torch", "torchcde", "diffrax")
 
 
-def made(case: Case) -> tuple[oc.SeriesBatch, oc.MLPVectorField, torch.Tensor]:
+def made(case: Case) -> tuple[oc.SeriesBatch, oc.MLPField, torch.Tensor]:
     """Random series, a field and starting states, the same in every process."""
     numbers = torch.Generator().manual_seed(0)
     shape = (case.streams, case.rows, case.values)
@@ -71,7 +71,7 @@ def made(case: Case) -> tuple[oc.SeriesBatch, oc.MLPVectorField, torch.Tensor]:
     values[torch.rand(shape, generator=numbers) >= case.observed] = torch.nan
     torch.manual_seed(0)
     channels = 1 + case.values * (2 if case.counts else 1)
-    field = oc.MLPVectorField(case.hidden, channels, case.width, 2)
+    field = oc.MLPField(case.hidden, channels, case.width, 2)
     with torch.no_grad():
         field.weight.mul_(0.3)  # counts reach 70: keep states in a range where float32 is fair
     return oc.SeriesBatch.from_padded(times, values), field, torch.randn(case.streams, case.hidden)

@@ -38,7 +38,7 @@ NAMES = [f"stream {number}" for number in range(STREAMS)]
 
 def made_model() -> oc.NeuralCDE:
     torch.manual_seed(0)
-    return oc.NeuralCDE(CHANNELS, 64, 64, 2, 1).eval()
+    return oc.NeuralCDE(CHANNELS, 64, outputs=1, field={"width": 64, "depth": 2}).eval()
 
 
 class Sender:

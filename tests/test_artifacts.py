@@ -24,7 +24,7 @@ def made(name="NeuralCDE", dtype=torch.float32):
     model = MODELS[name](**SETTINGS).to(dtype)
     series = oc.audit.trial_batch(channels=2, missing=0.3)
     clock = 1.7e9 + 1e-3 * series.times
-    model.encoding.fit(oc.SeriesBatch.from_padded(clock, series.values).to(dtype=dtype))
+    model.fit_scales(oc.SeriesBatch.from_padded(clock, series.values).to(dtype=dtype))
     return model
 
 
@@ -86,7 +86,9 @@ def test_the_default_dtype_of_who_loads_is_of_no_account(tmp_path, dtype):
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path):
-    model = oc.NeuralCDE(channels=np.int64(2), hidden=np.int32(3), gain=np.float32(0.5))
+    model = oc.NeuralCDE(
+        channels=np.int64(2), hidden=np.int32(3), encoding={"gain": np.float32(0.5)}
+    )
     extra = {"seed": np.int64(7), "better": np.bool_(True)}
     folder = oc.save(model, tmp_path / "model", extra=extra)
     assert read_manifest(folder).extra == {"seed": 7, "better": True}
@@ -190,7 +192,7 @@ def test_a_class_of_ones_own_is_given_by_name(tmp_path):
 
     folder = oc.save(Mine(**SETTINGS), tmp_path / "model")
     refused(folder, "the model is a 'Mine', which is none of")
-    assert type(oc.artifacts.load(folder, models={"Mine": Mine})) is Mine
+    assert type(oc.artifacts.load(folder, classes=[Mine])) is Mine
 
 
 @pytest.mark.parametrize("keep", [0, 7, 100, -1])
@@ -260,11 +262,11 @@ def test_an_absurdly_large_manifest_is_refused_unread(folder):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda t: t.pop("head.layers.bias"), "lack the tensor 'head.layers.bias'"),
+        (lambda t: t.pop("readout.layers.bias"), "lack the tensor 'readout.layers.bias'"),
         (lambda t: t.update(extra=torch.zeros(2)), "a tensor 'extra' the model does not have"),
-        (lambda t: t.update({"head.layers.bias": torch.zeros(9)}), r"has shape \(9,\)"),
-        (lambda t: t.update({"head.layers.bias": torch.zeros(1).int()}), "dtype of its own"),
-        (lambda t: t.update({"head.layers.bias": torch.zeros(1).double()}), "dtype of its own"),
+        (lambda t: t.update({"readout.layers.bias": torch.zeros(9)}), r"has shape \(9,\)"),
+        (lambda t: t.update({"readout.layers.bias": torch.zeros(1).int()}), "dtype of its own"),
+        (lambda t: t.update({"readout.layers.bias": torch.zeros(1).double()}), "dtype of its own"),
         (
             lambda t: t.update({"encoding.time_shift": torch.zeros(())}),
             "'encoding.time_shift' has a dtype of its own",

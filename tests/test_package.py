@@ -34,7 +34,7 @@ def test_the_core_runs_with_torch_numpy_and_safetensors_alone():
 import torch, onlinecde as oc
 import onlinecde.artifacts, onlinecde.audit
 batch = oc.SeriesBatch.from_arrays([[0.0, 1.0, 2.5]], [[[1.0, float("nan")], [float("nan"), 2.0], [3.0, 4.0]]])
-model = oc.NeuralCDE(channels=2, hidden=4, width=4)
+model = oc.NeuralCDE(channels=2, hidden=4, field={"width": 4})
 model(batch).sum().backward()
 with torch.no_grad():
     state = model.observe(model.init_state(), 0.0, [[1.0, float("nan")]])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from onlinecde.evaluation import evaluate
     from onlinecde.models import GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE
     from onlinecde.series import Schema, SchemaWarning, SeriesBatch, SeriesError
-    from onlinecde.solvers import MLPVectorField, Solver, SolverError, VectorField, solve
+    from onlinecde.solvers import MLPField, Solver, SolverError, VectorField, solve
     from onlinecde.training import fit
 
 _HOMES = {
@@ -28,7 +28,7 @@ _HOMES = {
     "GRUdtIntensity": "models",
     "ODERNN": "models",
     "Encoding": "controls",
-    "MLPVectorField": "solvers",
+    "MLPField": "solvers",
     "Measurability": "controls",
     "NeuralCDE": "models",
     "Schema": "series",
@@ -67,7 +67,7 @@ __all__ = [
     "Encoding",
     "GRUdt",
     "GRUdtIntensity",
-    "MLPVectorField",
+    "MLPField",
     "Measurability",
     "NeuralCDE",
     "Schema",

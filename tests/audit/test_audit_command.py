@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 import onlinecde as oc
 from onlinecde.cli.app import app, main
+from onlinecde.models.flat_settings import neural_cde
 
 CHANNELS = ["heart", "breath"]
 
@@ -34,7 +35,7 @@ def long(wide, tmp_path):
 
 def saved(tmp_path, **settings):
     torch.manual_seed(0)
-    model = oc.NeuralCDE(channels=2, hidden=4, width=6, **settings)
+    model = neural_cde(channels=2, hidden=4, width=6, **settings)
     return str(oc.save(model, tmp_path / "model", channels=CHANNELS))
 
 

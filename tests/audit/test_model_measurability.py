@@ -69,7 +69,7 @@ def test_a_bidirectional_gru_is_caught():
 
 def test_linear_control_on_data_with_gaps_is_caught():
     torch.manual_seed(0)
-    model = oc.NeuralCDE(channels=3, hidden=4, width=8, control="linear").double()
+    model = oc.NeuralCDE(channels=3, hidden=4, control="linear", field={"width": 8}).double()
     found = measurability(model, GAPS, streams=2)
     assert found.measurability is OFFLINE
     assert found.declared is DISCRETE

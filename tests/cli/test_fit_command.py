@@ -27,7 +27,7 @@ def test_a_prepared_task_from_name_to_model(tmp_path, monkeypatch):
     assert "validation auc" in result.output
     assert "onlinecde evaluate" in result.output
     model = oc.load(tmp_path / "run" / "model")
-    assert (model.counts, model.hidden, model.config["method"]) == (False, 8, "heun")
+    assert (model.counts, model.hidden, model.config["solver"]["method"]) == (False, 8, "heun")
     assert model.solver.precision == "high"
     manifest = json.loads((tmp_path / "run/model/manifest.json").read_text())
     assert manifest["extra"]["settings"]["average"] == 0.5

@@ -55,8 +55,8 @@ def test_a_regression_in_small_or_large_units_is_shown_in_figures(size):
     torch.manual_seed(0)
     model = oc.GRU(channels=2, hidden=4)
     with torch.no_grad():
-        model.head.layers.weight.mul_(size)
-        model.head.layers.bias.mul_(size)
+        model.readout.layers.weight.mul_(size)
+        model.readout.layers.bias.mul_(size)
     found = evaluate(model, task, bootstrap=20)
     rmse = found.metrics["rmse"]
     assert f"{rmse.value:.4g}".replace("-", "\N{MINUS SIGN}") in report(found)

@@ -7,6 +7,7 @@ import torch
 import onlinecde as oc
 from onlinecde.audit.contract_checks import batch_independence
 from onlinecde.models import MODELS, StateError
+from onlinecde.models.flat_settings import neural_cde
 
 SMALL = {"channels": 3, "hidden": 5, "outputs": 2}
 CDE = {**SMALL, "width": 6}
@@ -71,8 +72,8 @@ def test_all_contracts_hold(name_and_settings, dtype):
     missing = 0.0 if whole else 0.4
     batch = oc.audit.trial_batch_for(model, streams=streams, rows=rows, missing=missing)
     if "readout_ramps" in settings:  # before that they are flat
-        model.encoding.fit(oc.audit.trial_batch_for(model, 1, streams=8, rows=12, missing=missing))
-        assert model.encoding.ramps.steepness.any()
+        model.fit_scales(oc.audit.trial_batch_for(model, 1, streams=8, rows=12, missing=missing))
+        assert model.readout.ramps.steepness.any()
     report = oc.audit.check_model(model, batch)
     assert report.ok, str(report)
     asked = sum(result.passed is not None for result in report.results)
@@ -92,14 +93,14 @@ def test_contracts_hold_in_the_units_of_fitted_series(name):
     model = MODELS[name](channels=2, hidden=4, outputs=1)
     made = oc.audit.trial_batch(streams=8, rows=6, channels=2, missing=0.3)
     train = oc.SeriesBatch.from_padded(1e6 + 3600 * made.times, 120 + 15 * made.values)
-    model.encoding.fit(train.to(dtype=torch.float32))
+    model.fit_scales(train.to(dtype=torch.float32))
     report = oc.audit.check_model(model, train.to(dtype=torch.float32))
     assert report.ok, str(report)
 
 
 def torch_backend_report(seed):
     torch.manual_seed(seed)
-    model = oc.NeuralCDE(**CDE, backend="torch").double()
+    model = neural_cde(**CDE, backend="torch").double()
     batch = oc.audit.trial_batch_for(model, seed, streams=2, rows=6, missing=0.5)
     return oc.audit.check_model(model, batch, seed=seed)
 
@@ -245,7 +246,7 @@ def test_second_derivatives_are_right_or_refused(name, settings):
     model = MODELS[name](channels=2, hidden=4, **settings).double().eval()
     made = oc.audit.trial_batch(streams=2, rows=4, channels=2, missing=0.0)
     values = made.values.clone().requires_grad_()
-    model.head.requires_grad_(False)  # a gradient that comes in without one of its own
+    model.readout.requires_grad_(False)  # a gradient that comes in without one of its own
     outputs = model(oc.SeriesBatch.from_padded(made.times, values))
     with pytest.raises(RuntimeError, match=r"second derivatives \(create_graph=True\)"):
         torch.autograd.grad(outputs.sum(), values, create_graph=True)
@@ -259,5 +260,5 @@ def test_a_model_that_was_never_fitted_says_so_of_unix_times(name):
     made = oc.SeriesBatch.from_arrays([[1.7e9, 1.7e9 + 60]], [[[1.0], [2.0]]])
     with pytest.warns(UserWarning, match="the encoding was never fitted, and times reach"):
         model(made)
-    model.encoding.fit(made)
+    model.fit_scales(made)
     model(made)

@@ -52,7 +52,7 @@ def test_fit_returns_itself_and_knows_only_the_training_series():
 def test_fit_keeps_no_graph_of_what_it_learnt_from():
     values = torch.randn(2, 5, 3, requires_grad=True)
     times = torch.arange(5.0).expand(2, 5).clone().requires_grad_()
-    encoding = Encoding(3, ramps=2).fit(SeriesBatch.from_padded(times, values))
+    encoding = Encoding(3).fit(SeriesBatch.from_padded(times, values))
     assert not any(buffer.requires_grad for buffer in encoding.buffers())
     copy.deepcopy(encoding)
 

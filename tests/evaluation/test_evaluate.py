@@ -43,7 +43,7 @@ def small(task, cls=oc.GRU, *, seed=1, **settings):
         kind=task.kind,
         **settings,
     )
-    model.encoding.fit(series)
+    model.fit_scales(series)
     return model.eval()
 
 
@@ -79,7 +79,7 @@ def test_metrics_along_time_pool_all_rows_of_the_split(ward, found):
     series, labels = ward.task.split("test")
     known = ~labels.isnan()
     model = small(ward.task)
-    said = as_probabilities(model.head, predict_task(model, series, "row"))[..., 0]
+    said = as_probabilities(model.readout, predict_task(model, series, "row"))[..., 0]
     y, p = labels[known].numpy(), said[known].numpy()
     assert found.metrics["auc"].value == pytest.approx(oracle.roc_auc_score(y, p), abs=1e-6)
     assert found.metrics["brier"].value == pytest.approx(oracle.brier_score_loss(y, p), abs=1e-6)
@@ -177,8 +177,8 @@ def test_what_cannot_be_evaluated_is_refused(ward):
     ):
         evaluate(oc.GRU(channels=12, hidden=2, static=2), task)
     headless = small(task)
-    headless.head = torch.nn.Linear(6, 1)
-    with pytest.raises(ValueError, match="GRU has no `head`"):
+    headless.readout = torch.nn.Linear(6, 1)
+    with pytest.raises(ValueError, match="GRU has no `Readout`"):
         evaluate(headless, task)
     with pytest.raises(ValueError, match="bootstrap is -1"):
         evaluate(model, task, bootstrap=-1)
@@ -194,7 +194,7 @@ def test_what_cannot_be_evaluated_is_refused(ward):
 def test_a_model_that_puts_out_nan_has_no_metrics(ward):
     model = small(ward.task)
     with torch.no_grad():
-        model.head.layers.bias.fill_(torch.nan)
+        model.readout.layers.bias.fill_(torch.nan)
     found = evaluate(model, ward.task, bootstrap=10)
     assert all(estimate.value is None for estimate in found.metrics.values())
     assert "not finite" in found.metrics["auc"].reason
@@ -333,7 +333,7 @@ def test_the_challenge_gets_its_utility_at_a_threshold_from_validation(ward):
     found = evaluate(small(task), task, bootstrap=30)
     chosen, labelled = task.splits["validation"], task.labelled.numpy()
     model = small(task)
-    risk = as_probabilities(model.head, predict_task(model, series, "row"))[..., 0].numpy()
+    risk = as_probabilities(model.readout, predict_task(model, series, "row"))[..., 0].numpy()
     threshold = best_threshold(risk[chosen], labelled[chosen], worth.select(chosen))
     at = task.splits["test"]
     expected = utility_of(risk[at] >= found.utility_threshold, worth.select(at))

@@ -32,9 +32,8 @@ def model(ward):
         channels=len(series.channels),
         static=len(series.features),
         hidden=6,
-        width=6,
-        kind="binary",
-        readout_sees_path=True,
+        field={"width": 6},
+        readout={"kind": "binary", "sees_path": True},
     )
     made.encoding.fit(series)
     return made.eval()

@@ -43,7 +43,7 @@ def small(task, cls, seed):
         static=len(series.features),
         kind="binary",
     )
-    model.encoding.fit(series)
+    model.fit_scales(series)
     return model.eval()
 
 
@@ -108,7 +108,7 @@ def by_hand(task, folds, which):
 
         def risk(of, model=runs[which], one=one):
             series, labels = one.split(of)
-            said = as_probabilities(model.head, predict_task(model, series, "row"))
+            said = as_probabilities(model.readout, predict_task(model, series, "row"))
             return said[..., 0].numpy(), labels.numpy(), series.times.numpy()
 
         said, labels, times = risk("validation")

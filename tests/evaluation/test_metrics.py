@@ -8,9 +8,9 @@ import torch
 import onlinecde as oc
 from onlinecde.evaluation.metrics import METRICS, MetricError, UndefinedMetric, better, score
 from onlinecde.evaluation.predictions import as_probabilities, predict_task
-from onlinecde.models.heads import Head
+from onlinecde.models.readout import Readout
 
-HEAD = Head(1, 1, "regression")
+HEAD = Readout(1, 1, "regression")
 
 
 def tied_scores(rng, n, levels=40):
@@ -41,7 +41,7 @@ def made_series(rng, streams=13, channels=3, static=None):
 )
 def test_binary_metrics_are_those_of_scikit_learn(metric, expected, rng):
     logits, labels = tied_scores(rng, 501)
-    head = Head(1, 1, "binary")
+    head = Readout(1, 1, "binary")
     p = as_probabilities(head, logits)[:, 0].numpy()
     found = score("binary", metric, logits, labels, head)
     assert found == pytest.approx(expected(labels.numpy(), p), abs=1e-6)
@@ -50,7 +50,7 @@ def test_binary_metrics_are_those_of_scikit_learn(metric, expected, rng):
 def test_sensitivity_is_the_most_with_ninety_percent_specificity(rng):
     logits, labels = tied_scores(rng, 400)
     false, hit, _ = oracle.roc_curve(labels.numpy(), logits[:, 0].numpy(), drop_intermediate=False)
-    found = score("binary", "sensitivity", logits, labels, Head(1, 1, "binary"))
+    found = score("binary", "sensitivity", logits, labels, Readout(1, 1, "binary"))
     assert found == pytest.approx(hit[false <= 0.1].max(), abs=1e-6)
 
 
@@ -59,13 +59,13 @@ def test_calibration_error_is_the_mean_gap_of_fifteen_bins(rng):
     p, y = logits[:, 0].sigmoid().numpy(), labels.numpy()
     place = np.digitize(p, np.linspace(0, 1, 16)[1:-1])
     gaps = [abs((p - y)[place == b].sum()) for b in range(15)]
-    found = score("binary", "ece", logits, labels, Head(1, 1, "binary"))
+    found = score("binary", "ece", logits, labels, Readout(1, 1, "binary"))
     assert found == pytest.approx(sum(gaps) / len(p), abs=1e-5)
 
 
 def test_multiclass_metrics_are_those_of_scikit_learn(rng):
     outputs, labels = torch.tensor(rng.normal(size=(300, 4))), rng.integers(0, 4, 300)
-    head, p = Head(1, 4, "multiclass"), outputs.softmax(1).numpy()
+    head, p = Readout(1, 4, "multiclass"), outputs.softmax(1).numpy()
     expected = {
         "accuracy": oracle.accuracy_score(labels, p.argmax(1)),
         "auc": oracle.roc_auc_score(labels, p, multi_class="ovr", average="macro"),
@@ -80,7 +80,7 @@ def test_multiclass_metrics_are_those_of_scikit_learn(rng):
 def test_regression_has_one_rmse_over_the_whole_set(rng):
     outputs, labels = torch.tensor(rng.normal(size=(2, 90, 1)))
     labels[rng.random(labels.shape) < 0.2] = torch.nan
-    head, known = Head(1, 1, "regression"), ~labels.isnan()
+    head, known = Readout(1, 1, "regression"), ~labels.isnan()
     y, p = labels[known].numpy(), outputs[known].numpy()
     expected = {
         "rmse": oracle.root_mean_squared_error(y, p),
@@ -104,7 +104,7 @@ def test_a_regression_is_judged_alike_in_any_unit(size, offset, rng):
 
 
 def test_equal_outputs_have_equal_probabilities_wherever_they_stand(rng):
-    head = Head(1, 1, "binary")
+    head = Readout(1, 1, "binary")
     few = torch.tensor(rng.normal(size=5))
     for n in range(40, 60):
         logits = few[torch.tensor(rng.integers(0, 5, n))][:, None]
@@ -117,13 +117,13 @@ def test_equal_outputs_have_equal_probabilities_wherever_they_stand(rng):
 
 def test_rows_without_a_label_do_not_count(rng):
     logits, labels = tied_scores(rng, 120)
-    head = Head(1, 1, "binary")
+    head = Readout(1, 1, "binary")
     alone = score("binary", "auc", logits, labels, head)
     more = torch.cat([logits, torch.tensor(rng.normal(size=(50, 1)))]).reshape(-1, 10, 1)
     padded = torch.cat([labels, torch.full((50,), torch.nan)]).reshape(-1, 10)
     assert score("binary", "auc", more, padded, head) == alone
     outputs, classes = torch.tensor(rng.normal(size=(60, 3))), rng.integers(0, 3, 60)
-    head, classes = Head(1, 3, "multiclass"), torch.tensor(classes)
+    head, classes = Readout(1, 3, "multiclass"), torch.tensor(classes)
     hidden = torch.where(torch.arange(60) < 20, -1, classes)
     assert score("multiclass", "accuracy", outputs, hidden, head) == score(
         "multiclass", "accuracy", outputs[20:], classes[20:], head
@@ -134,12 +134,12 @@ def test_a_question_with_one_class_is_left_out_of_the_mean(rng):
     logits = torch.tensor(rng.normal(size=(80, 2)))
     labels = torch.tensor(rng.integers(0, 2, (80, 2)).astype(np.float32))
     labels[:, 1] = 1
-    found = score("multilabel", "auc", logits, labels, Head(1, 2, "multilabel"))
+    found = score("multilabel", "auc", logits, labels, Readout(1, 2, "multilabel"))
     assert found == pytest.approx(oracle.roc_auc_score(labels[:, 0], logits[:, 0]), abs=1e-6)
 
 
 def test_without_a_value_it_says_why():
-    head, outputs = Head(1, 1, "binary"), torch.zeros(3, 1)
+    head, outputs = Readout(1, 1, "binary"), torch.zeros(3, 1)
     with pytest.raises(UndefinedMetric, match="every label is 1: it takes both classes"):
         score("binary", "auc", outputs, torch.ones(3), head)
     with pytest.raises(UndefinedMetric, match="no label"):
@@ -153,7 +153,7 @@ def test_unknown_and_unfitting_metrics_are_refused_with_those_there_are():
     with pytest.raises(MetricError, match="no metric 'auroc': choose one of auc, auprc"):
         better("auroc")
     with pytest.raises(MetricError, match="'rmse' is not for binary tasks: choose one of auc"):
-        score("binary", "rmse", torch.zeros(2, 1), torch.zeros(2), Head(1, 1, "binary"))
+        score("binary", "rmse", torch.zeros(2, 1), torch.zeros(2), Readout(1, 1, "binary"))
     assert {name: better(name) for name in ("auc", "rmse", "brier")} == {
         "auc": "max",
         "rmse": "min",

@@ -141,7 +141,7 @@ def test_several_numbers_are_judged_each_in_its_own_unit():
     random = np.random.default_rng(7)
     labels = random.normal([0.0, 500.0], [1.0, 200.0], (40, 2))
     outputs = labels + random.normal(0.0, [0.5, 20.0], (40, 2))
-    head = oc.models.heads.Head(1, 2, "regression")
+    head = oc.models.Readout(1, 2, "regression")
     found = score("regression", "rmse", torch.tensor(outputs), torch.tensor(labels), head)
     each = [oracle.root_mean_squared_error(labels[:, i], outputs[:, i]) for i in range(2)]
     assert found == pytest.approx(np.mean(np.array(each) / labels.std(0)), rel=1e-9)

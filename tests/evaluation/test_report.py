@@ -15,6 +15,7 @@ from onlinecde.data import Task, simulate_ward
 from onlinecde.evaluation.evaluating import evaluate
 from onlinecde.evaluation.following import follow
 from onlinecde.evaluation.report import report, write_report
+from onlinecde.models.flat_settings import neural_cde
 
 HOSTILE = '<script>alert("$x_{y}$")</script>'
 
@@ -62,9 +63,9 @@ def ward_page():
     ward = simulate_ward(150, seed=5)
     torch.manual_seed(0)
     sizes = {"channels": 12, "hidden": 6, "outputs": 1, "static": 2, "kind": "binary"}
-    models = {"NeuralCDE": oc.NeuralCDE(**sizes), "GRUD": oc.GRUD(**sizes)}
+    models = {"NeuralCDE": neural_cde(**sizes), "GRUD": oc.GRUD(**sizes)}
     for model in models.values():
-        model.encoding.fit(ward.task.series)
+        model.fit_scales(ward.task.series)
     found = [
         evaluate(
             model,

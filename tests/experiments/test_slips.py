@@ -7,6 +7,7 @@ import torchcde
 import onlinecde as oc
 from onlinecde.data import simulate_ward
 from onlinecde.experiments.slips import SlippedCDE, slipped_model, slipped_task
+from onlinecde.models.flat_settings import flat_of, neural_cde
 from onlinecde.training import FitError, graphs
 
 
@@ -51,7 +52,7 @@ def test_left_slope_is_what_torchcde_and_torchdiffeq_compute(control, backend):
     path = model.path(series)
     steps = path.rows if control == "linear" else path.evaluate(path.knots)
     theirs = torchcde.LinearInterpolation(torchcde.linear_interpolation_coeffs(steps))
-    z0 = model.start(path, None)
+    z0 = model.begin(path.rows[:, 0], None)
     wanted = torchcde.cdeint(
         theirs,
         Field(model.field),
@@ -62,7 +63,9 @@ def test_left_slope_is_what_torchcde_and_torchdiffeq_compute(control, backend):
         options={"step_size": 1.0},
     )[:, :: path.pieces_per_row]
     torch.testing.assert_close(model(series), model.read(wanted, None), rtol=1e-9, atol=1e-10)
-    clean = oc.NeuralCDE(**{k: v for k, v in model.config.items() if k not in ("slips", "longest")})
+    clean = neural_cde(
+        **{k: v for k, v in flat_of(model.config).items() if k not in ("slips", "longest")}
+    )
     clean.double().load_state_dict(model.state_dict())
     assert float((clean(series) - model(series)).detach().abs().max()) > 1e-3
 
@@ -82,7 +85,9 @@ def test_left_slope_has_exact_gradients():
 def test_left_slope_changes_nothing_on_a_smooth_path():
     series = random_series(3, 7, 2, seed=6)
     model = slipped(series, "left slope", control="hermite")
-    plain = oc.NeuralCDE(**{k: v for k, v in model.config.items() if k not in ("slips", "longest")})
+    plain = neural_cde(
+        **{k: v for k, v in flat_of(model.config).items() if k not in ("slips", "longest")}
+    )
     plain.double().load_state_dict(model.state_dict())
     torch.testing.assert_close(model(series), plain(series))
 
@@ -110,7 +115,9 @@ def test_shared_layers_have_one_set_of_weights(tmp_path):
     inner = model.field.inner
     assert inner[1] is inner[2] is inner[3]
     assert inner[0] is not inner[1]
-    separate = oc.NeuralCDE(channels=2, outputs=2, hidden=5, width=7, depth=4, counts=False)
+    separate = oc.NeuralCDE(
+        channels=2, outputs=2, hidden=5, counts=False, field={"width": 7, "depth": 4}
+    )
     saved = sum(p.numel() for p in separate.parameters()) - sum(
         p.numel() for p in model.parameters()
     )
@@ -118,7 +125,7 @@ def test_shared_layers_have_one_set_of_weights(tmp_path):
     before = model(series)
     before.sum().backward()
     oc.save(model, tmp_path / "model")
-    again = oc.artifacts.load(tmp_path / "model", models={"SlippedCDE": SlippedCDE})
+    again = oc.artifacts.load(tmp_path / "model", classes=[SlippedCDE])
     assert torch.equal(again(series), before)
     assert again.field.inner[1] is again.field.inner[3]
 

@@ -20,6 +20,7 @@ from onlinecde.experiments import (
 from onlinecde.experiments.protocols import PLAIN
 from onlinecde.experiments.slips import slipped_model
 from onlinecde.experiments.table import parse_table
+from onlinecde.models.flat_settings import flat_of
 from onlinecde.training.defaults import model_class, model_settings
 
 CONTROLS = ("natural cubic", "linear", "Hermite", "rectilinear")
@@ -154,7 +155,7 @@ def test_a_neural_cde_of_a_table_is_the_papers_where_fit_would_add_to_it(protoco
     task = oc.data.simulate_ward(20, seed=0).task
     chosen = model_settings(task, "neural-cde", {"hidden": 8, "width": 16})
     asked = {**PROTOCOLS[protocol].model("neural-cde"), "hidden": 8, "width": 16}
-    built = slipped_model(task, "neural-cde", asked, ()).config
+    built = flat_of(slipped_model(task, "neural-cde", asked, ()).config)
     for name, plain in PLAIN.items():
         assert built[name] == plain
     assert any(chosen.get(name, plain) != plain for name, plain in PLAIN.items())

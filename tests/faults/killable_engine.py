@@ -21,7 +21,7 @@ BATCHES = 600
 def made_engine(store=None):
     torch.set_num_threads(1)
     torch.manual_seed(3)
-    model = oc.NeuralCDE(channels=4, hidden=8, width=8).eval()
+    model = oc.NeuralCDE(channels=4, hidden=8, field={"width": 8}).eval()
     return Engine(model, store, channels=CHANNELS, lateness=2.0, recent=3, checkpoint_rows=8)
 
 

@@ -299,7 +299,7 @@ def test_a_rebuild_whose_server_is_killed_never_happened(server):
         for events in batches:
             engine.apply(events)
         before = everything(engine)
-    other = oc.NeuralCDE(channels=4, hidden=6, width=7).eval()
+    other = oc.NeuralCDE(channels=4, hidden=6, field={"width": 7}).eval()
     store = PostgresStore(url, wait=20.0)
     with held_before_decision(server, url.rpartition("=")[2]) as where:
         doing = Doing(lambda: Engine(other, store, channels=CHANNELS, rebuild=True))

@@ -240,7 +240,7 @@ def test_another_models_store_is_refused_until_it_is_rebuilt(tmp_path):
         engine.apply(events)
     before = everything(engine)
     engine.close()
-    other = oc.NeuralCDE(channels=4, hidden=6, width=7, outputs=2).eval()
+    other = oc.NeuralCDE(channels=4, hidden=6, outputs=2, field={"width": 7}).eval()
     settings = {"channels": CHANNELS, "lateness": 2.0}
     with pytest.raises(ModelMismatch, match="rebuild=True"):
         Engine(other, (store := SQLiteStore(tmp_path / "live.db")), **settings)
@@ -292,7 +292,7 @@ def test_a_rebuild_finds_channels_by_their_names(tmp_path):
         for events in batches:
             engine.apply(events)
         engine.close()
-    wider = oc.NeuralCDE(channels=5, hidden=6, width=7).eval()
+    wider = oc.NeuralCDE(channels=5, hidden=6, field={"width": 7}).eval()
     names = ["new", *CHANNELS[::-1]]
     rebuilt = Engine(
         wider, SQLiteStore(tmp_path / "more.db"), channels=names, lateness=2.0, rebuild=True
@@ -309,7 +309,10 @@ def test_a_rebuild_finds_channels_by_their_names(tmp_path):
     store = SQLiteStore(tmp_path / "fewer.db")
     with pytest.raises(StreamingError, match="channel 'd'"):
         Engine(
-            oc.NeuralCDE(channels=3, hidden=6, width=7), store, channels=CHANNELS[:3], rebuild=True
+            oc.NeuralCDE(channels=3, hidden=6, field={"width": 7}),
+            store,
+            channels=CHANNELS[:3],
+            rebuild=True,
         )
     store.close()
 
@@ -324,6 +327,11 @@ def test_a_store_whose_rows_were_pruned_cannot_be_rebuilt(tmp_path):
     engine.close()
     store = SQLiteStore(tmp_path / "live.db")
     with pytest.raises(StreamingError, match="pruned"):
-        Engine(oc.NeuralCDE(channels=4, hidden=6, width=7), store, channels=CHANNELS, rebuild=True)
+        Engine(
+            oc.NeuralCDE(channels=4, hidden=6, field={"width": 7}),
+            store,
+            channels=CHANNELS,
+            rebuild=True,
+        )
     store.close()
     made_engine(SQLiteStore(tmp_path / "live.db")).close()

@@ -30,7 +30,10 @@ ROW = {"stream": "0", "time": 0.0, "values": {"lactate": 1.0}}
 def url():
     torch.manual_seed(1)
     engine = Engine(
-        oc.NeuralCDE(4, 8, 8, 1, 1, kind="binary"), channels=CHANNELS, lateness=2.0, threshold=0.3
+        oc.NeuralCDE(4, 8, outputs=1, field={"width": 8, "depth": 1}, readout={"kind": "binary"}),
+        channels=CHANNELS,
+        lateness=2.0,
+        threshold=0.3,
     )
     limits = Limits(requests_per_second=1e6, burst=10**6, body_bytes=200_000)
     settings = ServeSettings(port=0, limits=limits)
@@ -41,7 +44,10 @@ def url():
 
 def document():
     """The API's own description; it needs no running server."""
-    engine = Engine(oc.NeuralCDE(4, 8, 8, 1, 1, kind="binary"), channels=CHANNELS)
+    engine = Engine(
+        oc.NeuralCDE(4, 8, outputs=1, field={"width": 8, "depth": 1}, readout={"kind": "binary"}),
+        channels=CHANNELS,
+    )
     return create_app(engine).app.openapi()
 
 

@@ -37,7 +37,7 @@ def fuzzed(random, clock, disorder):
 
 def test_a_million_events_leave_only_finite_states(rng):
     torch.manual_seed(0)
-    model = oc.NeuralCDE(channels=6, hidden=8, width=8, outputs=2).eval()
+    model = oc.NeuralCDE(channels=6, hidden=8, outputs=2, field={"width": 8}).eval()
     engine = Engine(model, channels=CHANNELS, lateness=0.5)
     seen = np.zeros(5, np.int64)
     for number in range(EVENTS // TOGETHER):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import onlinecde as oc
 from onlinecde.models import OnlineModel, StateError
+from onlinecde.models.base import present_name
 from onlinecde.streaming import Engine
 from onlinecde.streaming.codec import StateCodec
 from onlinecde.streaming.served import served_model
@@ -95,7 +96,7 @@ def query_times(batch: oc.SeriesBatch) -> Tensor:
 
 def _explains(model: OnlineModel) -> bool:
     """Attribution follows a Neural CDE's fixed steps."""
-    return isinstance(model, oc.NeuralCDE) and model.config["rtol"] is None
+    return isinstance(model, oc.NeuralCDE) and model.solver.tolerance is None
 
 
 def _live_answers(
@@ -140,9 +141,16 @@ def stored_states(model: OnlineModel, folder: Path, bodies: Tensor) -> Any:
 def _gradients(model: OnlineModel, batch: oc.SeriesBatch) -> Tensor:
     model.zero_grad(set_to_none=True)
     model(batch, at=query_times(batch)).float().square().mean().backward()
-    parts = [p.grad.flatten() for _, p in sorted(model.named_parameters()) if p.grad is not None]
+    named = {name.replace("readout.", "head."): p for name, p in model.named_parameters()}
+    parts = [named[name].grad for name in sorted(named)]  # in the order of their names in 0.1
+    parts = [grad.flatten() for grad in parts if grad is not None]
     model.zero_grad(set_to_none=True)
     return torch.cat(parts)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """A model's tensors, by their present names."""
+    return {present_name(name): tensor for name, tensor in read_arrays(path).items()}
 
 
 def stream_answers(engine: Engine, stream: str, *, with_past: bool = True) -> dict[str, Any]:

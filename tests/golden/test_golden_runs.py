@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from golden_answers import GOLDEN, HERE, agree, json_agrees, read_arrays, same_machine
+from golden_answers import GOLDEN, HERE, agree, json_agrees, read_weights, same_machine
 
 from onlinecde.cli import main
 from onlinecde.experiments import cells_of, load_table
@@ -79,7 +79,7 @@ def test_a_finished_run_is_loaded_and_not_trained_again(name, runs):
     task, arguments = about(runs / name)
     done = fit(task, out=runs / name, callback=NotTrained(), **arguments)
     assert done.history == tuple(read_log(GOLDEN / "runs" / name))
-    weights = read_arrays(GOLDEN / "runs" / name / "model" / "model.safetensors")
+    weights = read_weights(GOLDEN / "runs" / name / "model" / "model.safetensors")
     for key, tensor in done.model.state_dict().items():
         agree(tensor, weights[key], key, exact=True)
 
@@ -110,7 +110,7 @@ def test_a_run_killed_by_0_1_goes_on_and_ends_with_the_same_weights(runs):
 
     done = fit(task, out=run, callback=Heard(), **arguments)
     assert any("at epoch 3, batch" in note for note in notes), notes
-    weights = read_arrays(GOLDEN / "runs" / "interrupted.safetensors")
+    weights = read_weights(GOLDEN / "runs" / "interrupted.safetensors")
     assert done.model.state_dict().keys() == weights.keys()
     for key, tensor in done.model.state_dict().items():
         # Training carries rounding on: what is left of it is a hundred times that of one forward pass.

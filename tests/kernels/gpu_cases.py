@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from made_problems import by_torch
 
-from onlinecde import MLPVectorField, SeriesBatch, controls
+from onlinecde import MLPField, SeriesBatch, controls
 from onlinecde.kernels import gpu
 from onlinecde.solvers.backends.gpu import legs_of, pack, weights_of
 from onlinecde.solvers.runge_kutta import tableau
@@ -227,7 +227,7 @@ def made(case: Case, device: str, seed: int):
     batch = SeriesBatch.from_arrays(times, values).to(device)
     path = getattr(controls, case.scheme)(batch, case.counts)
     torch.manual_seed(seed)
-    made_field = MLPVectorField(
+    made_field = MLPField(
         case.hidden, path.channels, case.width, case.depth, case.activation, case.final,
         sees_path=case.sees_path,
     ).to(device)  # fmt: skip
@@ -246,7 +246,7 @@ def _unwritten_is_nan():
         torch.use_deterministic_algorithms(False)
 
 
-class HalfOperands(MLPVectorField):
+class HalfOperands(MLPField):
     """Plain torch with what goes into products rounded to half precision, as "high" does, and nothing else."""
 
     def features(self, z, drive=None):
@@ -265,7 +265,7 @@ def plain_errors(case: Case, device: str, seed: int) -> dict[str, float]:
     """What `errors` gives for weights where operands are rounded in plain torch: kinks cost so much by themselves."""
     laid, own_field, z0 = made(case, device, seed)
     found = []
-    for kind in (MLPVectorField, HalfOperands):
+    for kind in (MLPField, HalfOperands):
         own = copy.deepcopy(own_field).double()
         own.__class__ = kind
         z = by_torch(
@@ -375,7 +375,7 @@ def solved(seed: int) -> dict[str, float]:
     )
     path = controls.rectilinear(batch, True)
     torch.manual_seed(seed)
-    own = MLPVectorField(case.hidden, path.channels, case.width, sees_path=True)
+    own = MLPField(case.hidden, path.channels, case.width, sees_path=True)
     z0 = torch.randn(2, case.hidden)
     found, want = {}, {}
     for backend, results in (("gpu", found), ("torch", want)):
@@ -454,7 +454,7 @@ def kept() -> dict[str, bool]:
 
     gpu.forward = noted
     path = controls.rectilinear(SeriesBatch.from_arrays([[0.0, 0.6]], [[[1.0], [0.2]]]), True)
-    own = MLPVectorField(3, path.channels, 4)
+    own = MLPField(3, path.channels, 4)
     for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
         with mode():
             oc.solve(path, own, torch.zeros(1, 3), backend="gpu")

@@ -12,7 +12,7 @@ from made_problems import by_gpu
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from onlinecde import MLPVectorField, SeriesBatch, controls
+from onlinecde import MLPField, SeriesBatch, controls
 from onlinecde.kernels import gpu
 from onlinecde.kernels.gpu import launching, packing, room, solve, sums, weight_gradients
 from onlinecde.solvers.backends.gpu import legs_of
@@ -97,7 +97,7 @@ def step(streams, scheme, values, hidden, width, depth, counts, method):
     times = torch.rand(streams, ROWS).cumsum(1).double()
     batch = SeriesBatch.from_padded(times, torch.randn(streams, ROWS, values))
     path = getattr(controls, scheme)(batch, counts)
-    field = MLPVectorField(hidden, path.channels, width, depth)
+    field = MLPField(hidden, path.channels, width, depth)
     laid, table = segments_of(path), tableau(method)
     reckoned = gpu.room_for_step(field, legs_of(laid), table.stages)
     z0 = torch.randn(streams, hidden)

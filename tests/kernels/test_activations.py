@@ -10,7 +10,7 @@ import pytest
 import torch
 from in_own_process import interpreted
 
-from onlinecde import MLPVectorField
+from onlinecde import MLPField
 from onlinecde.kernels import activations
 from onlinecde.kernels.activations import ACTIVATIONS
 
@@ -34,12 +34,12 @@ def test_in_plain_torch(name):
     one, (value, slope) = ACTIVATIONS[name], wanted(name)
     taken = value if one.from_output else X.double()
     torch.testing.assert_close(one.derivative(torch.ones_like(value), taken), slope)
-    assert MLPVectorField(2, 3, 4, activation=name).activation == name
+    assert MLPField(2, 3, 4, activation=name).activation == name
 
 
 def test_an_unknown_one_is_refused_by_name():
     with pytest.raises(ValueError, match="activation 'cube' is not one of"):
-        MLPVectorField(2, 3, 4, activation="cube")
+        MLPField(2, 3, 4, activation="cube")
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

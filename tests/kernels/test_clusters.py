@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="GPU kernels are
 
 from onlinecde.kernels.gpu.hopper import clusters, compiling  # noqa: E402
 from onlinecde.kernels.gpu.packing import Legs, pack_table  # noqa: E402
-from onlinecde.solvers.fields import MLPVectorField  # noqa: E402
+from onlinecde.solvers.fields import MLPField  # noqa: E402
 from onlinecde.solvers.runge_kutta import tableau  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -41,7 +41,7 @@ def problem(
     values=40, parts=2, hidden=64, width=64, depth=2, streams=1024, steps=1, sees_path=False
 ):
     """A field and a path of zeros: only their sizes matter here."""
-    field = MLPVectorField(hidden, 1 + values * parts, width, depth, activation="silu")
+    field = MLPField(hidden, 1 + values * parts, width, depth, activation="silu")
     legs = Legs(
         lengths=torch.full((streams,), 4, dtype=torch.int32),
         pieces=4,
@@ -240,7 +240,7 @@ def solved(seed=1, edit=None, sees_path=False, precision="high"):
     ).to("cuda")
     path = oc.controls.rectilinear(batch, True)
     torch.manual_seed(seed)
-    field = oc.MLPVectorField(64, path.channels, 64, sees_path=sees_path).cuda()
+    field = oc.MLPField(64, path.channels, 64, sees_path=sees_path).cuda()
     z0 = torch.randn(100, 64, device="cuda")
     done = oc.solve(path, field, z0, "rk4", precision=precision, outputs="knots")
     done.z.square().mean().backward()

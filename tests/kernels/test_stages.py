@@ -18,7 +18,7 @@ from onlinecde.kernels.gpu.hopper import compiling, stage_by_stage, stage_plan  
 from onlinecde.kernels.gpu.packing import Legs, pack_table  # noqa: E402
 from onlinecde.solvers import Solver  # noqa: E402
 from onlinecde.solvers.backends.gpu import GPU  # noqa: E402
-from onlinecde.solvers.fields import MLPVectorField  # noqa: E402
+from onlinecde.solvers.fields import MLPField  # noqa: E402
 from onlinecde.solvers.runge_kutta import tableau  # noqa: E402
 from onlinecde.solvers.segments import segments_of  # noqa: E402
 
@@ -37,7 +37,7 @@ def test_the_kernels_are_right_in_an_emulator(names):
 
 def problem(hidden=82, width=65, depth=2, channels=75, streams=1024, degree=1, final="tanh"):
     """A field and a path of zeros: only their sizes matter here."""
-    field = MLPVectorField(hidden, channels, width, depth, final=final)
+    field = MLPField(hidden, channels, width, depth, final=final)
     legs = Legs(
         lengths=torch.full((streams,), 3, dtype=torch.int32),
         pieces=3,
@@ -116,7 +116,7 @@ def test_launches_are_free_for_a_graph_alone():
     from made_problems import made_problem
 
     path = controls.linear(SeriesBatch.from_arrays([[0.0, 1.0]], [[[1.0], [2.0]]]))
-    segments, field = segments_of(path), MLPVectorField(3, 2, 4)
+    segments, field = segments_of(path), MLPField(3, 2, 4)
     for some, captured in ((segments, False), (segments.room_for(2, 8), True)):
         z0 = torch.zeros(some.streams, 3)
         assert Solver().problem(some, field, z0, str).capture is captured

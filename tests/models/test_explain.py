@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from onlinecde import NeuralCDE, SeriesBatch
+from onlinecde import SeriesBatch
+from onlinecde.models.flat_settings import neural_cde
 
 D = torch.float64
 NAN = float("nan")
@@ -26,7 +27,7 @@ def make(**keywords):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         settings = {"channels": 3, "hidden": 5, "width": 7, "outputs": 2, **keywords}
-        return NeuralCDE(**settings).double()
+        return neural_cde(**settings).double()
 
 
 VARIANTS = [
@@ -61,7 +62,7 @@ def test_contributions_add_up_to_the_output_to_rounding(control, variant):
         pytest.skip("max_step is for time legs")
     batch = random_batch(static=variant.get("static", 0))
     model = make(control=control, **variant)
-    model.encoding.fit(batch)
+    model.fit_scales(batch)
     parts = model.explain(batch)
     outputs = model(batch)
     assert parts.start.shape == (4, outputs.shape[2])
@@ -91,7 +92,7 @@ def test_contributions_to_a_small_mlp_add_up_to_rounding(control, seen, hidden):
     batch = random_batch()
     model = make(control=control, readout_width=4, hidden=hidden, **seen)
     if seen.get("readout_ramps"):
-        model.encoding.fit(batch)
+        model.fit_scales(batch)
     parts = model.explain(batch)
     torch.testing.assert_close(parts.outputs(), model(batch).detach(), rtol=1e-12, atol=1e-12)
 
@@ -107,8 +108,8 @@ TRAINED = [
 @pytest.mark.parametrize("settings", TRAINED, ids=str)
 def test_in_training_too_what_is_explained_is_the_model_in_use(settings):
     batch, model = random_batch(), make(**settings).eval()
-    if model.steps is not None:
-        model.steps.put(-1.0, [1], [0.0], [0.5], [2.0])
+    if model.readout.steps is not None:
+        model.readout.steps.put(-1.0, [1], [0.0], [0.5], [2.0])
     state = model.observe(model.init_state(), 0.0, [[1.0, NAN, 2.0]])
     wanted, step = model.explain(batch), model.explain_observation(state, 1.0, [[2.0, 1.0, NAN]])
     model.train()
@@ -119,7 +120,7 @@ def test_in_training_too_what_is_explained_is_the_model_in_use(settings):
     again = model.explain_observation(state, 1.0, [[2.0, 1.0, NAN]])
     torch.testing.assert_close(again.events, step.events)
     assert model.training
-    assert model.head.training
+    assert model.readout.training
     assert not model.field.training
 
 
@@ -166,7 +167,7 @@ def test_pieces_together_give_what_each_gives_alone(control, seen, monkeypatch):
 
     batch = random_batch(lengths=(6, 3, 1, 5, 9))
     model = make(control=control, readout_width=4, **seen)
-    model.encoding.fit(batch)
+    model.fit_scales(batch)
     together = model.explain(batch)
     for at_once in (1, 11):
         monkeypatch.setattr(explain, "AT_ONCE", at_once)
@@ -188,8 +189,8 @@ def test_gradients_of_a_long_path_are_found_in_few_calls(monkeypatch):
     from onlinecde.models import explain
 
     batch, model = random_batch(lengths=(60, 40)), make(readout_width=4)
-    called, head = [], model.head.forward
-    monkeypatch.setattr(model.head, "forward", lambda x: called.append(1) or head(x))
+    called, head = [], model.readout.forward
+    monkeypatch.setattr(model.readout, "forward", lambda x: called.append(1) or head(x))
     model.explain(batch)
     assert len(called) < 5 * explain.NODES
     monkeypatch.setattr(explain, "AT_ONCE", 1)
@@ -203,7 +204,7 @@ def test_gradients_of_a_long_path_are_found_in_few_calls(monkeypatch):
 def test_what_was_not_observed_contributes_exactly_0(readout_width, seen):
     batch = random_batch(observed=0.4)
     model = make(readout_width=readout_width, field_sees_path=bool(seen), **seen)
-    model.encoding.fit(batch)
+    model.fit_scales(batch)
     parts = model.explain(batch)
     observed = batch.observed.clone()
     observed[:, 0] = False
@@ -232,7 +233,7 @@ def test_a_repeated_value_contributes_through_its_count_alone():
 def test_one_observation_is_explained_as_its_row_of_the_series(variant):
     batch = random_batch(static=variant.get("static", 0))
     model = make(**variant)
-    model.encoding.fit(batch)
+    model.fit_scales(batch)
     parts = model.explain(batch)
     for stream, rows in enumerate(batch.rows.tolist()):
         static = None if batch.static is None else batch.static[stream : stream + 1]
@@ -257,7 +258,7 @@ def test_one_observation_is_explained_as_its_row_of_the_series(variant):
 def test_more_events_of_an_instant_explain_the_instant_anew(seen):
     """As if they had come together: the same channels, nothing for the time that had passed already."""
     model = make(**seen)
-    model.encoding.fit(random_batch())
+    model.fit_scales(random_batch())
     state = model.observe(model.init_state(), 0.0, [[1.0, 2.0, 3.0]])
     together = model.explain_observation(state, 2.0, [[0.5, NAN, 1.0]])
     begun = model.observe(state, 2.0, [[0.5, NAN, NAN]])

@@ -5,6 +5,7 @@ import torch
 
 import onlinecde as oc
 from onlinecde.models.export import export_online
+from onlinecde.models.flat_settings import neural_cde
 
 
 def rows(model, streams, count):
@@ -37,14 +38,14 @@ def rows(model, streams, count):
     ids=str,
 )
 def test_exported_programs_follow_any_number_of_streams(settings, tmp_path):
-    model = oc.NeuralCDE(
-        **{"channels": 3, "hidden": 6, "width": 5, "outputs": 2, **settings}
-    ).eval()
-    if model.steps is not None:
-        model.steps.put(-1.0, [0, 2, 7], [0.0, -0.5, 0.1], [1.0, 0.5, 0.4], [1.0, -2.0, 3.0])
-    if model.encoding.ramps is not None:
-        lines = torch.randn(500, model.encoding.ramps.inputs)
-        model.encoding.ramps.fit(lines)
+    model = neural_cde(**{"channels": 3, "hidden": 6, "width": 5, "outputs": 2, **settings}).eval()
+    if model.readout.steps is not None:
+        model.readout.steps.put(
+            -1.0, [0, 2, 7], [0.0, -0.5, 0.1], [1.0, 0.5, 0.4], [1.0, -2.0, 3.0]
+        )
+    if model.readout.ramps is not None:
+        lines = torch.randn(500, model.readout.ramps.inputs)
+        model.readout.ramps.fit(lines)
     programs = export_online(model)
     torch.export.save(programs.observe, tmp_path / "observe.pt2")
     observe = torch.export.load(tmp_path / "observe.pt2").module()
@@ -63,7 +64,7 @@ def test_exported_programs_follow_any_number_of_streams(settings, tmp_path):
 
 @pytest.mark.parametrize("settings", [{}, {"readout_sees_path": True, "readout_ramps": 2}], ids=str)
 def test_a_merge_inside_an_exported_program(settings):
-    model = oc.NeuralCDE(channels=2, hidden=4, width=4, **settings).eval()
+    model = neural_cde(channels=2, hidden=4, width=4, **settings).eval()
     programs = export_online(model)
     observe, predict = programs.observe.module(), programs.predict.module()
     nan = float("nan")
@@ -80,7 +81,7 @@ def test_a_merge_inside_an_exported_program(settings):
 
 def test_steps_chosen_by_the_data_cannot_be_exported():
     with pytest.raises(ValueError, match="fixed number of steps"):
-        export_online(oc.NeuralCDE(channels=2, max_step=0.5))
+        export_online(oc.NeuralCDE(channels=2, solver={"max_step": 0.5}))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -89,15 +90,15 @@ def test_steps_chosen_by_the_data_cannot_be_exported():
 )
 def test_a_compiled_training_step_has_the_same_gradients(settings):
     torch.manual_seed(0)
-    model = oc.NeuralCDE(channels=3, hidden=6, width=5, **settings)
+    model = neural_cde(channels=3, hidden=6, width=5, **settings)
     batch = oc.SeriesBatch.from_padded(
         torch.rand(4, 5, dtype=torch.float64).cumsum(1), torch.randn(4, 5, 3), [5, 2, 5, 4]
     )
-    model.encoding.fit(batch)
+    model.fit_scales(batch)
     labels = torch.where(batch.real, 1.0, torch.nan)
 
     def loss():
-        return model.head.loss(model(batch), labels)
+        return model.readout.loss(model(batch), labels)
 
     loss().backward()
     eager = [parameter.grad.clone() for parameter in model.parameters()]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import onlinecde as oc
+from onlinecde.models.flat_settings import neural_cde
 
 pytestmark = [
     pytest.mark.gpu,
@@ -31,14 +32,14 @@ def series(streams=40, rows=12, channels=6, observed=0.4, seed=0, static=0):
 def model(channels=6, **keywords):
     torch.manual_seed(1)
     settings = {"hidden": 33, "width": 40, "outputs": 2, "activation": "silu"} | keywords
-    net = oc.NeuralCDE(channels, **settings).to("cuda").eval()
+    net = neural_cde(channels, **settings).to("cuda").eval()
     if net.encoding.ramps is not None:  # before that they are flat
-        net.encoding.fit(series(seed=99, static=net.static))
-    if net.steps is not None:
+        net.fit_scales(series(seed=99, static=net.static))
+    if net.readout.steps is not None:
         g = torch.Generator().manual_seed(2)
         low = torch.randn(30, generator=g)
         place = torch.randint(0, 2 * channels, (30,), generator=g)
-        net.steps.put(
+        net.readout.steps.put(
             -0.7,
             place.tolist(),
             low.tolist(),
@@ -104,11 +105,11 @@ def check_step(step, plain, batch, seed, atol):
     g = torch.Generator().manual_seed(seed)
     shape = (len(batch),) if final else batch.times.shape
     labels = torch.randint(0, 2, shape, generator=g).float().cuda()
-    unknown = -1 if plain.head.kind == "multiclass" else torch.nan
+    unknown = -1 if plain.readout.kind == "multiclass" else torch.nan
     labels[torch.rand(shape, generator=g).cuda() < 0.3] = unknown
     loss = step(batch, labels)
     plain.zero_grad()
-    wanted = plain.head.loss(plain(batch, final=final), labels)
+    wanted = plain.readout.loss(plain(batch, final=final), labels)
     wanted.backward()
     torch.testing.assert_close(loss, wanted.detach(), rtol=1e-5, atol=1e-6)
     for (name, mine), other in zip(net.named_parameters(), plain.parameters(), strict=True):

@@ -24,7 +24,7 @@ def made_model(name, **keywords):
     kind, settings = MODELS[name]
     torch.manual_seed(1)
     model = kind(channels=6, hidden=33, clip=5.0, **settings, **keywords)
-    model.encoding.fit(series(seed=99, static=model.static).to("cpu"))
+    model.fit_scales(series(seed=99, static=model.static).to("cpu"))
     return model.to("cuda").train()
 
 
@@ -60,7 +60,7 @@ def test_a_captured_step_follows_the_weights(name):
     for _ in range(5):
         found.append(step(batch, labels))
         torch.testing.assert_close(
-            found[-1], net.head.loss(net(batch), labels).detach(), rtol=1e-5, atol=1e-6
+            found[-1], net.readout.loss(net(batch), labels).detach(), rtol=1e-5, atol=1e-6
         )
         descent.step()
     assert found[-1] < found[0]

@@ -50,7 +50,7 @@ def by_torch(model, batch, stream):
     h0 = torch.zeros(model.layers, model.hidden, dtype=torch.float64)
     if batch.static is not None:
         h0 = model.initial(batch.static[stream]).view(model.layers, model.hidden)
-    return model.head(model.cells(documented_inputs(model, batch, stream), h0)[0])
+    return model.readout(model.cells(documented_inputs(model, batch, stream), h0)[0])
 
 
 @pytest.mark.parametrize("kind", [oc.GRU, oc.GRUdt, oc.GRUdtIntensity])
@@ -59,7 +59,7 @@ def test_it_is_torchs_gru_on_the_documented_inputs(kind, layers, static):
     torch.manual_seed(0)
     batch = made_batch(static=static)
     model = kind(channels=3, hidden=7, outputs=2, static=static, layers=layers).double()
-    model.encoding.fit(batch)
+    model.fit_scales(batch)
     outputs = model(batch)
     weights = list(model.parameters())
     found = torch.autograd.grad(outputs.square().sum(), weights)

@@ -41,7 +41,7 @@ def by_the_equations(model, batch, stream):
         h = (1 - z) * h + z * h_new
         x_last = torch.where(m == 1, x, x_last)
         m_before = m
-        outputs.append(model.head(h))
+        outputs.append(model.readout(h))
     return torch.stack(outputs)
 
 
@@ -51,7 +51,7 @@ def test_it_agrees_with_the_papers_equations(rows, static):
     torch.manual_seed(0)
     batch = made_batch(rows, static=static, missing=0.6)
     model = oc.GRUD(channels=3, hidden=6, outputs=2, static=static).double()
-    model.encoding.fit(made_batch((30, 30), seed=1))
+    model.fit_scales(made_batch((30, 30), seed=1))
     outputs = model(batch)
     weights = list(model.parameters())
     weighting = torch.randn(outputs.shape, dtype=torch.float64)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import onlinecde as oc
-from onlinecde.models import MODELS
+from onlinecde.models import MODELS, online
 
 PLAIN = {"backend": "torch"}
 ADAPTIVE = {"method": "dopri5", "rtol": 0.01, "atol": 0.01}
@@ -77,7 +77,9 @@ HALVES = {torch.bfloat16: 256, torch.float16: 2048}
 def test_live_counts_go_on_as_those_of_a_whole_series_do(dtype, stop, count_scale):
     rows = stop + 20
     torch.manual_seed(0)
-    model = oc.NeuralCDE(1, hidden=2, width=2, count_scale=count_scale, count_gain=0.01).to(dtype)
+    model = oc.NeuralCDE(
+        1, hidden=2, field={"width": 2}, encoding={"count_scale": count_scale, "count_gain": 0.01}
+    ).to(dtype)
     times = torch.arange(float(rows), dtype=torch.float64)[None] / 64
     batch = oc.SeriesBatch.from_padded(times, torch.ones(1, rows, 1)).to(dtype=dtype)
     path = model.path(batch)
@@ -89,13 +91,17 @@ def test_live_counts_go_on_as_those_of_a_whole_series_do(dtype, stop, count_scal
             again = model.observe(state, times[:, row], [[1.0]])
             assert torch.equal(again.counts, state.counts), "the same instant counts once"
             assert state.counts.item() == row + 1
-            x = model.row(state.time, state.values, state.counts)
+            x = online.row(model, state.time, state.values, state.counts)
             assert torch.equal(x, path.rows[:, row]), f"row {row}"
 
 
 def test_a_long_stream_in_bfloat16_comes_to_what_its_batch_comes_to():
     torch.manual_seed(0)
-    model = oc.NeuralCDE(1, hidden=4, width=4, count_gain=0.1).bfloat16().eval()
+    model = (
+        oc.NeuralCDE(1, hidden=4, field={"width": 4}, encoding={"count_gain": 0.1})
+        .bfloat16()
+        .eval()
+    )
     rows = 330
     times = torch.arange(float(rows), dtype=torch.float64)[None] / 64
     values = torch.randn(1, rows, 1).cumsum(1) / 10

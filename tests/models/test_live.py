@@ -8,7 +8,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import onlinecde as oc
 from onlinecde.controls import Encoding
-from onlinecde.models import StateError, live
+from onlinecde.models import StateError
+from onlinecde.models.flat_settings import flat_of, neural_cde
+from onlinecde.models.frozen import packed
 from onlinecde.solvers import Solver
 
 VARIANTS = [
@@ -33,14 +35,14 @@ def made(dtype, streams=3, rows=6, **settings):
     values[torch.rand(values.shape) < 0.5] = torch.nan
     static = torch.randn(streams, settings["static"]) if "static" in settings else None
     batch = oc.SeriesBatch.from_padded(times, values, static=static)
-    model = oc.NeuralCDE(channels=4, hidden=7, width=9, outputs=2, **settings).to(dtype).eval()
-    model.encoding.fit(batch)
+    model = neural_cde(channels=4, hidden=7, width=9, outputs=2, **settings).to(dtype).eval()
+    model.fit_scales(batch)
     return model, batch
 
 
 def follow(model, batch, fast):
     """States and answers after every row, by the kernels or the plain way."""
-    plain = oc.NeuralCDE(**{**model.config, "backend": "torch"}).to(model.dtype).eval()
+    plain = neural_cde(**{**flat_of(model.config), "backend": "torch"}).to(model.dtype).eval()
     plain.load_state_dict(model.state_dict())
     chosen = model if fast else plain
     said = []
@@ -48,7 +50,7 @@ def follow(model, batch, fast):
         state = chosen.init_state(len(batch), batch.static)
         for row in range(batch.times.shape[1]):
             t, x = batch.times[:, row], batch.values[:, row]
-            assert (live.observe(chosen, state, t, x) is not None) == fast
+            assert (packed(chosen) is not None) == fast
             state = chosen.observe(state, t, x)
             said.append(chosen.predict(state, t + 0.2))
     return state, torch.stack(said, 1)
@@ -72,7 +74,7 @@ def test_a_live_state_is_the_batch_solve_bit_for_bit(dtype):
     model, batch = made(dtype, max_step=0.3)
     with torch.no_grad():
         path = model.path(batch)
-        z = oc.solve(path, model.field, model.start(path, None), max_step=0.3).z
+        z = oc.solve(path, model.field, model.begin(path.rows[:, 0], None), max_step=0.3).z
         state, _ = follow(model, batch, True)
     assert torch.equal(state.z, z[:, -1])
 
@@ -94,7 +96,7 @@ def test_changed_weights_and_scaling_are_noticed():
         _, reference = follow(model, batch, False)
     assert not torch.allclose(before, lighter)
     torch.testing.assert_close(lighter, reference, rtol=1e-5, atol=1e-5)
-    model.encoding.fit(batch[:1])
+    model.fit_scales(batch[:1])
     _, rescaled = follow(model, batch, True)
     assert not torch.allclose(lighter, rescaled)
 
@@ -143,7 +145,7 @@ def another_encoding(model):
 
 
 def another_field(model):
-    model.field = oc.MLPVectorField(7, model.field.channels, 9)
+    model.field = oc.MLPField(7, model.field.channels, 9)
 
 
 CHANGES = [fused_step, by_data, from_a_vector, clipped, gained, counted, other_steps, other_counts]
@@ -197,7 +199,7 @@ def test_the_state_given_is_left_as_it_was(settings):
     ],
 )
 def test_bad_observations_are_refused_on_the_fast_way_too(t, x, told):
-    model = oc.NeuralCDE(channels=2, hidden=4, width=4)
+    model = oc.NeuralCDE(channels=2, hidden=4, field={"width": 4})
     with torch.no_grad():
         state = model.observe(model.init_state(), 1.0, [[1.0, float("nan")]])
         with pytest.raises(StateError, match=told):
@@ -205,7 +207,7 @@ def test_bad_observations_are_refused_on_the_fast_way_too(t, x, told):
 
 
 def test_a_state_that_runs_away_is_an_error_and_names_the_stream():
-    model = oc.NeuralCDE(channels=1, hidden=4, width=4)
+    model = oc.NeuralCDE(channels=1, hidden=4, field={"width": 4})
     with torch.no_grad():
         model.field.weight.fill_(1e30)
         state = model.observe(model.init_state(), 0.0, [[1.0]])
@@ -226,7 +228,7 @@ def test_with_gradients_on_the_state_can_be_differentiated():
     torch.testing.assert_close(online, model.field.weight.grad)
 
 
-@pytest.mark.parametrize("kind", [oc.NeuralCDE, oc.ODERNN], ids=["Neural CDE", "ODE-RNN"])
+@pytest.mark.parametrize("kind", [neural_cde, oc.ODERNN], ids=["Neural CDE", "ODE-RNN"])
 def test_a_gap_of_too_many_steps_is_an_error_that_names_it(kind):
     model = kind(channels=1, hidden=4, width=4, max_step=1e-3)
     message = r"stream 1: a gap of 3\.6e\+12 in steps of at most 0\.001"
@@ -242,7 +244,11 @@ def test_a_gap_of_too_many_steps_is_an_error_that_names_it(kind):
 def test_what_a_field_sees_of_the_path_has_the_same_bits_alone_and_in_company(bounded, rng):
     torch.manual_seed(int(rng.integers(1000)))
     model = oc.NeuralCDE(
-        4, 7, 9, activation="silu", field_sees_path=True, readout_sees_path=True, bounded=bounded
+        4,
+        7,
+        field={"width": 9, "activation": "silu", "sees_path": True},
+        readout={"sees_path": True},
+        encoding={"bounded": bounded},
     )
     model.eval()
     rows = torch.from_numpy(rng.normal(0, 1, (6, 70, 4))).float()
@@ -252,7 +258,7 @@ def test_what_a_field_sees_of_the_path_has_the_same_bits_alone_and_in_company(bo
         state = model.init_state(len(streams))
         for t, row in enumerate(rows):
             state = model.observe(state, float(t), row[streams])
-        return state.z, live.ahead(model, state, 7.5)
+        return state.z, packed(model).ahead(model, state, 7.5)
 
     with torch.no_grad():
         together = follow(range(70))

@@ -9,14 +9,14 @@ from torch import nn
 
 from onlinecde import (
     Measurability,
-    NeuralCDE,
     SeriesBatch,
     SeriesError,
     SolverError,
     controls,
     solve,
 )
-from onlinecde.models import CDEState, StateError
+from onlinecde.models import CDEState, StateError, online
+from onlinecde.models.flat_settings import flat_of, neural_cde
 
 D = torch.float64
 NAN = float("nan")
@@ -40,7 +40,7 @@ def random_batch(lengths=(6, 3, 1, 5), channels=3, observed=1.0, seed=0, static=
 def make(seed=0, dtype=D, **keywords):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return NeuralCDE(**{"channels": 3, "hidden": 5, "width": 7, "outputs": 2, **keywords}).to(
+        return neural_cde(**{"channels": 3, "hidden": 5, "width": 7, "outputs": 2, **keywords}).to(
             dtype
         )
 
@@ -92,7 +92,7 @@ def test_row_by_row_is_the_whole_batch(control, variant, grad):
     observed = 0.5 if control == "rectilinear" else 1.0
     batch = random_batch(observed=observed, static=variant.get("static", 0))
     model = make(control=control, **variant)
-    model.encoding.fit(batch)
+    model.fit_scales(batch)
     with torch.set_grad_enabled(grad):
         offline = model(batch)
         for stream, rows in enumerate(batch.rows.tolist()):
@@ -131,7 +131,7 @@ def test_leading_missing_values_stream_as_they_batch(control):
 def test_predictions_between_rows_are_the_queries_of_forward(variant):
     batch = random_batch(observed=0.5, static=variant.get("static", 0))
     model = make(**variant)
-    model.encoding.fit(batch)
+    model.fit_scales(batch)
     for stream, rows in enumerate(batch.rows.tolist()):
         for row in range(rows):
             state, _ = feed(model, batch, stream, row + 1)
@@ -452,7 +452,7 @@ class TestDtypesAndSettings:
     def test_everything_follows_the_model(self, dtype, control):
         model = make(dtype=dtype, control=control, static=1)
         batch = random_batch((3, 2), static=1, dtype=torch.float32)
-        model.encoding.fit(batch)
+        model.fit_scales(batch)
         assert model(batch).dtype == model(batch, final=True).dtype == dtype
         assert model(batch, at=batch.times).dtype == dtype
         state = model.observe(model.init_state(1, [[0.5]]), 0.0, np.array([[1.0, 2.0, 3.0]]))
@@ -549,13 +549,13 @@ class TestOptions:
         wanted = 0.25 * torch.log1p(batch.observed.cumsum(1).double())
         torch.testing.assert_close(x[:, :, 4:], wanted, rtol=1e-14, atol=0)
         state, _ = feed(model, batch, 0)
-        row = model.row(state.time, state.values, state.counts)
+        row = online.row(model, state.time, state.values, state.counts)
         torch.testing.assert_close(row[0], x[0, 5], rtol=1e-14, atol=0)
 
     def test_gain_and_clip_shape_the_values(self):
         batch = random_batch((50,))
         model = make(gain=0.5, clip=1.0)
-        model.encoding.fit(batch)
+        model.fit_scales(batch)
         x = model.path(batch).rows[0, :, 1:4]
         values = batch.values[0]
         z_scores = (values - values.mean(0)) / values.std(0, correction=0)
@@ -575,7 +575,7 @@ class TestOptions:
         model = make(static=2, outputs=1)
         x = torch.cat([batch.static, batch.times, batch.values[:, 0], torch.ones(2, 3, dtype=D)], 1)
         z = x @ model.initial.weight.T + model.initial.bias
-        said = z @ model.head.layers.weight.T + model.head.layers.bias
+        said = z @ model.readout.layers.weight.T + model.readout.layers.bias
         torch.testing.assert_close(model(batch)[:, 0], said, rtol=1e-12, atol=1e-12)
 
     def test_a_readout_may_see_the_path(self):
@@ -583,9 +583,9 @@ class TestOptions:
         batch = random_batch((3,), observed=0.6)
         model = make(readout_sees_path=True, outputs=7)
         with torch.no_grad():
-            model.head.layers.weight.zero_()
-            model.head.layers.weight[:, 5:] = torch.eye(7, dtype=D)
-            model.head.layers.bias.zero_()
+            model.readout.layers.weight.zero_()
+            model.readout.layers.weight[:, 5:] = torch.eye(7, dtype=D)
+            model.readout.layers.bias.zero_()
         torch.testing.assert_close(model(batch), model.path(batch).rows)
         query = batch.times[:, :1] + 0.1
         said = model(batch, at=query)[0, 0]
@@ -601,7 +601,7 @@ class TestOptions:
 
     def test_config_builds_the_same_model_again(self):
         model = make(static=1, field_sees_path=True, readout_width=3, max_step=0.5, clip=2.0)
-        twin = NeuralCDE(**model.config).double()
+        twin = neural_cde(**flat_of(model.config)).double()
         twin.load_state_dict(model.state_dict())
         batch = random_batch(static=1)
         assert (twin(batch) == model(batch)).all()

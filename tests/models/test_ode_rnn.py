@@ -50,7 +50,7 @@ def by_the_equations(model, batch, stream, steps_for_gap):
         z = torch.sigmoid(w_z @ seen + b_z + u_z @ h + d_z)
         new = torch.tanh(w_n @ seen + b_n + r * (u_n @ h + d_n))
         h = (1 - z) * new + z * h
-        outputs.append(model.head(h))
+        outputs.append(model.readout(h))
     return torch.stack(outputs)
 
 
@@ -69,7 +69,7 @@ def test_it_agrees_with_the_equations(settings, steps_for_gap):
     rows = (9, 2, 1, 6)
     batch = made_batch(rows, static=settings.get("static", 0))
     model = oc.ODERNN(channels=3, hidden=5, outputs=2, width=7, **settings).double()
-    model.encoding.fit(made_batch((30, 30), seed=1))
+    model.fit_scales(made_batch((30, 30), seed=1))
     outputs = model(batch)
     weights = list(model.parameters())
     weighting = torch.randn(outputs.shape, dtype=torch.float64) * batch.real[:, :, None]
@@ -97,7 +97,7 @@ def test_between_rows_it_goes_on_without_committing():
     torch.manual_seed(0)
     batch = made_batch((5,))
     model = oc.ODERNN(channels=3, hidden=4, outputs=2, width=6, max_step=0.2).double()
-    model.encoding.fit(batch)
+    model.fit_scales(batch)
     assert model.measurability is oc.Measurability.CONTINUOUS
     state = model.init_state()
     for row in range(5):
@@ -155,7 +155,7 @@ def test_all_rows_at_once_are_the_rows_leg_by_leg(activation, settings, monkeypa
     model = oc.ODERNN(channels=3, **settings).double()
     batch = made_batch((20, 3, 9, 1, 17), static=2)
     batch.values.requires_grad_()
-    model.encoding.fit(made_batch((30, 30), seed=1))
+    model.fit_scales(made_batch((30, 30), seed=1))
     wanted = model(batch)
     weighting = torch.randn(wanted.shape, dtype=torch.float64) * batch.real[:, :, None]
     inputs = [batch.values, *model.parameters()]

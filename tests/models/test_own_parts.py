@@ -8,6 +8,7 @@ from torch.nn.utils import parametrizations
 import onlinecde as oc
 from onlinecde.artifacts import ArtifactError
 from onlinecde.models import MODELS
+from onlinecde.models.flat_settings import neural_cde
 from onlinecde.training import graphs
 
 SEED = 0
@@ -16,7 +17,7 @@ SEED = 0
 def made(**settings):
     torch.manual_seed(SEED)
     settings = {"channels": 2, "hidden": 3, "width": 6, "outputs": 2, "activation": "tanh", **settings}  # fmt: skip
-    model = oc.NeuralCDE(**settings).double().eval()
+    model = neural_cde(**settings).double().eval()
     return model, oc.audit.trial_batch_for(model, 1, streams=3, rows=5, missing=0.3)
 
 
@@ -89,22 +90,22 @@ def initial_weight_norm(model):
         model.initial.parametrizations.weight.original0.mul_(2)
 
 
-def head_hook(model):
-    model.head.register_forward_hook(lambda head, inputs, y: 2 * y)
+def readout_hook(model):
+    model.readout.register_forward_hook(lambda head, inputs, y: 2 * y)
 
 
-def head_layer_hook(model):
-    model.head.layers.register_forward_hook(lambda head, inputs, y: y.sinh())
+def readout_layer_hook(model):
+    model.readout.layers.register_forward_hook(lambda head, inputs, y: y.sinh())
 
 
-def head_spectral_norm(model):
+def readout_spectral_norm(model):
     with torch.no_grad():
-        model.head.layers.weight.mul_(9)
-    parametrizations.spectral_norm(model.head.layers).eval()
+        model.readout.layers.weight.mul_(9)
+    parametrizations.spectral_norm(model.readout.layers).eval()
 
 
-def own_head(model):
-    model.head = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+def own_readout(model):
+    model.readout = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
 
 
 class Loud(oc.controls.Encoding):
@@ -128,10 +129,10 @@ CHANGES = [
     initial_hook,
     initial_patched,
     initial_weight_norm,
-    head_hook,
-    head_layer_hook,
-    head_spectral_norm,
-    own_head,
+    readout_hook,
+    readout_layer_hook,
+    readout_spectral_norm,
+    own_readout,
     own_encoding,
     encoding_patched,
 ]
@@ -155,7 +156,7 @@ def test_a_captured_step_leaves_it_to_the_plain_one(change):
     change(model)
     told = graphs.why_not(model)
     # A field without kernels is refused by the solver, where there is a GPU; the others are captured well.
-    fine = (plain_field, initial_without_bias, head_spectral_norm)
+    fine = (plain_field, initial_without_bias, readout_spectral_norm)
     assert (told == "the model is on cpu") == (change in fine), told
 
 
@@ -164,7 +165,7 @@ def test_a_model_that_load_would_make_another_is_not_saved(change, tmp_path):
     model, _ = made()
     change(model)
     with pytest.raises(
-        ArtifactError, match=r"`(field|initial|head|encoding)[\w.]*` .*: load would"
+        ArtifactError, match=r"`(field|initial|readout|encoding)[\w.]*` .*: load would"
     ):
         oc.save(model, tmp_path / "model")
     assert not any(tmp_path.iterdir()), "refused before anything was written"
@@ -176,7 +177,7 @@ def test_nor_is_one_whose_settings_were_changed_or_whose_name_is_taken(tmp_path)
     with pytest.raises(ArtifactError, match=r"the model has solver = .*: load would lose that"):
         oc.save(model, tmp_path / "model")
     model, _ = made()
-    model.field = oc.MLPVectorField(3, 5, 6, activation="relu").double()
+    model.field = oc.MLPField(3, 5, 6, activation="relu").double()
     with pytest.raises(ArtifactError, match=r"`field` has activation = 'relu' in place of 'tanh'"):
         oc.save(model, tmp_path / "model")
     model, _ = made()
@@ -201,7 +202,7 @@ class WithField(oc.NeuralCDE):
 def test_a_class_of_ones_own_that_builds_its_part_is_saved_and_loaded(tmp_path):
     model, batch = WithField(channels=2, hidden=3).double().eval(), made()[1]
     folder = oc.save(model, tmp_path / "model")
-    again = oc.artifacts.load(folder, models={"WithField": WithField})
+    again = oc.artifacts.load(folder, classes=[WithField])
     assert torch.equal(again(batch), model(batch))
 
 
@@ -219,7 +220,7 @@ def test_a_plain_field_is_trained_live_too():
 
 def test_a_field_of_another_size_is_refused_live_as_it_is_offline():
     model, batch = made()
-    model.field = oc.MLPVectorField(4, 5).double()
+    model.field = oc.MLPField(4, 5).double()
     for ask in (lambda: model(batch), lambda: online(model, batch)):
         with pytest.raises(ValueError, match=r"the field is made for hidden 4 and 5 channels"):
             ask()

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import onlinecde as oc
-from onlinecde.models import StateError, live
+from onlinecde.models import StateError, online
+from onlinecde.models.flat_settings import flat_of, neural_cde
+from onlinecde.models.frozen import packed
 from onlinecde.streaming import Engine, Event, SQLiteStore
 from onlinecde.streaming.codec import StateCodec
 
@@ -41,8 +43,8 @@ def made(seed=None, lengths=(6, 3, 1, 5), observed=0.5, dtype=D, **settings):
     static = settings.get("static", 0)
     torch.manual_seed(int(random.integers(1000)))
     sizes = {"channels": CHANNELS, "hidden": 5, "width": 7, "outputs": 2, **RAMPS, **settings}
-    model = oc.NeuralCDE(**sizes).to(dtype).eval()
-    model.encoding.fit(series(random, (20,) * 8, observed, dtype, static))
+    model = neural_cde(**sizes).to(dtype).eval()
+    model.fit_scales(series(random, (20,) * 8, observed, dtype, static))
     return model, series(random, lengths, observed, dtype, static)
 
 
@@ -69,7 +71,7 @@ def follow(model, batch, rows):
 
 def seen_by_hand(model, batch, path):
     """What the head is to be told besides z, (stream, row, ...), in plain Python."""
-    encoding, ramps = model.encoding, model.encoding.ramps
+    encoding, ramps = model.encoding, model.readout.ramps
     told = []
     for stream in range(len(batch)):
         last = [math.nan] * CHANNELS
@@ -100,13 +102,13 @@ def test_the_head_is_told_z_x_and_since_and_their_ramps(control, settings):
     path = model.path(batch)
     seen = seen_by_hand(model, batch, path)
     with torch.no_grad():
-        z = oc.solve(path, model.field, model.start(path, batch.static)).z
-        wanted = model.head(torch.cat([z, seen], 2))
+        z = oc.solve(path, model.field, model.begin(path.rows[:, 0], batch.static)).z
+        wanted = model.readout(torch.cat([z, seen], 2))
         torch.testing.assert_close(model(batch), wanted, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(model(batch, final=True), wanted[:, -1], rtol=1e-10, atol=1e-10)
-    inside = seen[:, :, model.encoding.ramps.inputs :]
+    inside = seen[:, :, model.readout.ramps.inputs :]
     assert ((inside > 0) & (inside < 1)).any(), "some numbers stand on a ramp"
-    assert model.head.inputs == 5 + seen.shape[2]
+    assert model.readout.inputs == 5 + seen.shape[2]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -121,7 +123,7 @@ def test_row_by_row_it_says_what_it_says_of_the_whole(control, grad, dtype, sett
         state = model.init_state(5, batch.static)
         for row in range(6):
             t, x = batch.times[:, row], batch.values[:, row]
-            fast = live.observe(model, state, t, x) is not None
+            fast = packed(model) is not None
             assert fast == (control == "rectilinear" and not grad)
             state = model.observe(state, t, x)
             said = model.predict(state).detach()
@@ -152,9 +154,9 @@ def test_time_that_passes_is_seen_even_by_a_readout_of_since_alone():
     model, batch = made(lengths=(6,) * 5, outputs=CHANNELS)
     v = model.encoding.path_channels
     with torch.no_grad():
-        model.head.layers.weight.zero_()
-        model.head.layers.bias.zero_()
-        model.head.layers.weight[:, 5 + v : 5 + v + CHANNELS] = torch.eye(CHANNELS, dtype=D)
+        model.readout.layers.weight.zero_()
+        model.readout.layers.bias.zero_()
+        model.readout.layers.weight[:, 5 + v : 5 + v + CHANNELS] = torch.eye(CHANNELS, dtype=D)
         state = follow(model, batch, 6)
         said = model.predict(state, batch.times[:, -1] + 2.0)
     for stream in range(5):
@@ -188,7 +190,7 @@ def test_events_of_one_instant_in_any_order_leave_the_same_stamps(grad, rng):
                 parts = model.observe(parts, t, torch.full_like(x, NAN))
             same_state(parts, whole)
             assert torch.equal(model.predict(parts, t + 0.4), model.predict(whole, t + 0.4))
-            now = model.stamps_after(whole)[0]
+            now = online.stamps_after(whole)[0]
             assert torch.equal(now == t, ~x[0].isnan())
 
 
@@ -205,9 +207,9 @@ def test_stamps_are_of_the_rows_before_the_last_one():
         assert state.stamps[0, 2].isnan()
         merged = model.observe(state, 3.0, [[5.0, NAN, NAN]])
         assert merged.stamps[0, :2].tolist() == [1.0, 1.0]
-        assert model.stamps_after(merged)[0, :2].tolist() == [3.0, 3.0]
+        assert online.stamps_after(merged)[0, :2].tolist() == [3.0, 3.0]
         # A model without ramps keeps none.
-        assert oc.NeuralCDE(CHANNELS, 4, 4).init_state().stamps is None
+        assert oc.NeuralCDE(CHANNELS, 4, field={"width": 4}).init_state().stamps is None
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -228,7 +230,7 @@ def test_a_readout_in_training_skips_the_padding_and_changes_nothing(control, se
     settings = RAMPS if sees else {"readout_sees_path": False, "readout_ramps": 0}
     model, batch = made(control=control, readout_width=6, lengths=(1, 7, 3, 7, 2), **settings)
     rows = []
-    model.head.register_forward_hook(lambda _, inputs, out: rows.append(out[..., 0].numel()))
+    model.readout.register_forward_hook(lambda _, inputs, out: rows.append(out[..., 0].numel()))
     weights = torch.randn(5, 7, 2, dtype=D) * batch.real[:, :, None]
     found = []
     for training in (False, True):
@@ -247,7 +249,7 @@ def test_gradients_reach_the_readout_the_field_and_the_values():
     model.train()(batch).square().sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad.abs().sum() > 0, name
-    assert not any(p.requires_grad for p in model.encoding.ramps.parameters())
+    assert not any(p.requires_grad for p in model.readout.ramps.parameters())
 
     values = batch.values[:1].clone()
     known = ~values.isnan()
@@ -303,7 +305,7 @@ def _by_members(head, x):
 
 @torch.no_grad()
 def test_members_share_a_matrix_and_their_mean_is_said():
-    head = oc.models.Head(4, 2, "multilabel", width=3, members=5).double()
+    head = oc.models.Readout(4, 2, "multilabel", width=3, members=5).double()
     for weight in head.parameters():
         weight.add_(0.3 * torch.randn_like(weight))
     x = torch.randn(60, 4, dtype=D)
@@ -322,7 +324,7 @@ def test_members_share_a_matrix_and_their_mean_is_said():
 
 
 def test_members_begin_apart_and_a_step_moves_all_that_were_drawn():
-    head = oc.models.Head(6, 1, "binary", width=8, members=4).double()
+    head = oc.models.Readout(6, 1, "binary", width=8, members=4).double()
     shared = head.layers[0]
     assert set(shared.inward.flatten().tolist()) == {-1.0, 1.0}
     assert len({tuple(row) for row in shared.inward.tolist()}) > 1
@@ -339,7 +341,7 @@ def test_members_begin_apart_and_a_step_moves_all_that_were_drawn():
 def test_a_channel_that_is_hidden_in_training_was_never_observed():
     model, batch = made(channel_dropout=0.5, lengths=(6,) * 30, observed=0.7)
     told = []
-    model.encoding.ramps.register_forward_hook(lambda _, inputs, out: told.append(inputs[0]))
+    model.readout.ramps.register_forward_hook(lambda _, inputs, out: told.append(inputs[0]))
     model.train()(batch)
     model.eval()(batch)
     v = model.encoding.path_channels
@@ -425,8 +427,8 @@ def test_silence_belongs_to_time_and_its_end_to_the_event():
     model, _ = made(outputs=1, control="rectilinear")
     encoding = model.encoding
     with torch.no_grad():
-        model.head.layers.weight.zero_()
-        model.head.layers.weight[0, 5 + encoding.path_channels + 1] = 1.0
+        model.readout.layers.weight.zero_()
+        model.readout.layers.weight[0, 5 + encoding.path_channels + 1] = 1.0
         state = model.observe(model.init_state(1), 0.0, [[40.0, 41.0, NAN]])
         quiet = model.explain_observation(state, 2.0, [[39.0, NAN, NAN]])
         state = model.observe(state, 2.0, [[39.0, NAN, NAN]])
@@ -444,9 +446,9 @@ def test_fit_lays_the_ramps_on_the_training_split(tmp_path):
     settings = {"hidden": 6, "width": 12, "readout_ramps": 3, "readout_width": 8}
     settings |= {"readout_sees_path": True, "readout_dropout": 0.1}
     done = oc.fit(task, "neural-cde", model_settings=settings, epochs=2, out=tmp_path / "run")
-    found = done.model.encoding
+    found = done.model.readout
     train, _ = task.split("train")
-    wanted = oc.NeuralCDE(**done.model.config).encoding.fit(train)
+    wanted = neural_cde(**flat_of(done.model.config)).fit_scales(train).readout
     assert torch.equal(found.ramps.low, wanted.ramps.low)
     assert found.ramps.steepness.any()
     loaded = oc.load(tmp_path / "run" / "model")
@@ -456,20 +458,20 @@ def test_fit_lays_the_ramps_on_the_training_split(tmp_path):
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="readout_ramps are of X: give readout_sees_path=True"):
-        oc.NeuralCDE(channels=2, readout_ramps=3)
+    with pytest.raises(ValueError, match="give the readout sees_path=True"):
+        oc.NeuralCDE(channels=2, readout={"ramps": 3})
     with pytest.raises(ValueError, match="readout_dropout is for an MLP: give readout_width"):
-        oc.NeuralCDE(channels=2, readout_dropout=0.1)
+        oc.NeuralCDE(channels=2, readout={"dropout": 0.1})
     with pytest.raises(ValueError, match=r"dropout is 1\.0: give a share from 0 up to 1"):
-        oc.NeuralCDE(channels=2, readout_width=4, readout_dropout=1.0)
+        oc.NeuralCDE(channels=2, readout={"width": 4, "dropout": 1.0})
     with pytest.raises(
         ValueError, match="members is 3: give 1, or more where the readout has a width"
     ):
-        oc.NeuralCDE(channels=2, readout_members=3)
+        oc.NeuralCDE(channels=2, readout={"members": 3})
     with pytest.raises(ValueError, match="members is 0"):
-        oc.NeuralCDE(channels=2, readout_width=4, readout_members=0)
+        oc.NeuralCDE(channels=2, readout={"width": 4, "members": 0})
     with pytest.raises(ValueError, match="-1 ramps: give at least 1"):
-        oc.NeuralCDE(channels=2, readout_sees_path=True, readout_ramps=-1)
+        oc.NeuralCDE(channels=2, readout={"sees_path": True, "ramps": -1})
     model, _ = made(control="natural_cubic")
     with pytest.raises(StateError, match="natural cubic"):
         model.init_state()

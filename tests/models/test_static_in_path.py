@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import onlinecde as oc
-from onlinecde.models import StateError, live
+from onlinecde.models import StateError, online
+from onlinecde.models.flat_settings import flat_of, neural_cde
+from onlinecde.models.frozen import packed
 from onlinecde.streaming import Engine, Event, SQLiteStore
 from onlinecde.streaming.codec import StateCodec
 
@@ -40,8 +42,8 @@ def made(seed=None, observed=0.5, dtype=torch.float64, lengths=(6, 3, 1, 5), **s
     batch = oc.SeriesBatch.from_arrays(times, values, static).to(dtype=dtype)
     torch.manual_seed(int(random.integers(1000)))
     sizes = {"channels": CHANNELS, "hidden": 5, "width": 7, "outputs": 2, **SEEN, **settings}
-    model = oc.NeuralCDE(**sizes).to(dtype).eval()
-    model.encoding.fit(batch)
+    model = neural_cde(**sizes).to(dtype).eval()
+    model.fit_scales(batch)
     return model, batch
 
 
@@ -51,7 +53,7 @@ def by_hand(model, batch):
     told[:, 0] = batch.static
     wide = oc.SeriesBatch.from_padded(batch.times, torch.cat([batch.values, told], 2), batch.rows)
     settings = {"channels": CHANNELS + STATIC, "static": 0, "static_in_path": False}
-    plain = oc.NeuralCDE(**{**model.config, **settings}).to(model.dtype).eval()
+    plain = neural_cde(**{**flat_of(model.config), **settings}).to(model.dtype).eval()
     plain.load_state_dict(model.state_dict())
     return plain, wide
 
@@ -99,12 +101,12 @@ def test_a_live_state_is_the_batch_solve_bit_for_bit(dtype, max_step):
     model, batch = made(dtype=dtype, lengths=(5,) * 7, **settings)
     with torch.no_grad():
         path = model.path(batch)
-        start = model.start(path, batch.static)
+        start = model.begin(path.rows[:, 0], batch.static)
         z = oc.solve(path, model.field, start, max_step=max_step).z
         for rows in range(1, 6):
             state = follow(model, batch, rows)
             assert torch.equal(state.z, z[:, rows - 1])
-            told = model.row(state.time, state.values, state.counts)
+            told = online.row(model, state.time, state.values, state.counts)
             assert torch.equal(told, path.rows[:, rows - 1])
             torch.testing.assert_close(model.predict(state), model(batch)[:, rows - 1])
 
@@ -120,7 +122,7 @@ def test_live_it_holds_what_the_model_of_channels_observed_once_holds(dtype, set
             state, other = model.init_state(7, batch.static), plain.init_state(7)
             for row in range(5):
                 t, x = batch.times[:, row], batch.values[:, row]
-                assert (live.observe(model, state, t, x) is None) == grad
+                assert (packed(model) is None) == grad
                 state, other = (
                     model.observe(state, t, x),
                     plain.observe(other, t, wide.values[:, row]),
@@ -273,7 +275,7 @@ def test_training_scales_static_features_once_in_the_encoding(rng):
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="static_in_path is for static features"):
-        oc.NeuralCDE(channels=2, static_in_path=True)
+        oc.NeuralCDE(channels=2, encoding={"static_in_path": True})
     model, batch = made()
     with pytest.raises(StateError, match="takes 2 static features: give static"):
         model.init_state()
@@ -285,6 +287,6 @@ def test_what_does_not_fit_is_refused():
         model.observe(model.init_state(4, batch.static), 0.0, torch.zeros(4, 5))
     bare = oc.SeriesBatch.from_padded(batch.times, batch.values, batch.rows)
     with pytest.raises(oc.SeriesError, match="0 static features, the encoding was made for 2"):
-        model.encoding.fit(bare)
+        model.fit_scales(bare)
     with pytest.raises(ValueError, match="0 static features, the model was made for 2"):
         model(bare)

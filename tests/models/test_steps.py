@@ -6,7 +6,8 @@ import torch
 from tests.models.test_readout_ramps import CHANNELS, D, series, with_another_future
 
 import onlinecde as oc
-from onlinecde.models import neural_cde
+from onlinecde.models import readout
+from onlinecde.models.flat_settings import flat_of, neural_cde
 from onlinecde.models.steps import Steps
 
 RAMPS = {"readout_ramps": 4, "readout_width": 6, "readout_members": 3}
@@ -22,18 +23,18 @@ def made(lengths=(6,) * 5, dtype=D, **settings):
     """A model whose steps stand where its numbers are, and a batch."""
     random = np.random.default_rng(np.random.randint(2**31))
     static = settings.get("static", 0)
-    model = oc.NeuralCDE(
+    model = neural_cde(
         CHANNELS, 5, 7, kind="binary", readout_sees_path=True, readout_steps=40, **settings
     ).to(dtype).eval()  # fmt: skip
     batch = series(random, lengths, dtype=dtype, static=static)
-    model.encoding.fit(series(random, (20,) * 8, dtype=dtype, static=static))
+    model.fit_scales(series(random, (20,) * 8, dtype=dtype, static=static))
     path = model.path(batch)
-    seen = model.view(path.rows, path.times, model.stamps(batch)).flatten(0, 1)
+    seen = model.seen(path.rows, model.ages(path.times, model.stamps(batch))).flatten(0, 1)
     place = random.integers(0, seen.shape[1], 30)
     low = seen[torch.tensor(random.integers(0, len(seen), 30)), torch.tensor(place)] - 0.3
     high = low + torch.tensor(random.uniform(0.1, 1.0, 30), dtype=dtype)
     height = random.normal(size=30)
-    model.steps.put(-0.7, place.tolist(), low.tolist(), high.tolist(), height.tolist())
+    model.readout.steps.put(-0.7, place.tolist(), low.tolist(), high.tolist(), height.tolist())
     return model, batch
 
 
@@ -118,9 +119,9 @@ def test_a_step_counts_for_its_own_channel():
     """A head that says nothing leaves the steps alone: each event is told by its own."""
     model, batch = made(counts=False)
     with torch.no_grad():
-        for weight in model.head.parameters():
+        for weight in model.readout.parameters():
             weight.zero_()
-        model.steps.put(0.0, [2], [-0.5], [0.5], [3.0])
+        model.readout.steps.put(0.0, [2], [-0.5], [0.5], [3.0])
         told = model.explain(batch)
         said = model(batch)
     assert said.abs().sum() > 0
@@ -132,32 +133,32 @@ def test_a_step_counts_for_its_own_channel():
 
 def test_in_training_the_head_learns_by_itself():
     model, batch = made(readout_width=4)
-    wanted = model.head(model.head_inputs(*_told(model, batch)))
+    wanted = model.readout.layers(model.readout.features(*_told(model, batch)))
     assert not torch.allclose(model(batch), wanted)
     torch.testing.assert_close(model.train()(batch), wanted)
-    assert not [name for name, _ in model.named_parameters() if name.startswith("steps")]
+    assert not [name for name, _ in model.named_parameters() if name.startswith("readout.steps")]
 
 
 def _told(model, batch):
     path = model.path(batch)
-    z = oc.solve(path, model.field, model.start(path, batch.static)).z
-    return z, model.view(path.rows, path.times, model.stamps(batch))
+    z = oc.solve(path, model.field, model.begin(path.rows[:, 0], batch.static)).z
+    return z, model.seen(path.rows, model.ages(path.times, model.stamps(batch)))
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_in_blocks_as_a_gpu_reads_them_rows_say_the_same(settings, monkeypatch):
     model, batch = made(dtype=torch.float32, **settings)
-    monkeypatch.setattr(neural_cde, "READ", 7)
+    monkeypatch.setattr(readout, "BLOCK", 7)
     with torch.no_grad():
         z, view = _told(model, batch)
         wanted = model.double().read(z.double(), view.double()).float()
         model.float()
         for found, at in (
-            (model._read_once(z, view), slice(None)),
-            (model._read_once(z[:, 2], view[:, 2]), 2),
+            (readout.read_rounded_once(model.readout, z, view), slice(None)),
+            (readout.read_rounded_once(model.readout, z[:, 2], view[:, 2]), 2),
         ):
             torch.testing.assert_close(found, wanted[:, at], rtol=1e-6, atol=1e-6)
-        assert model._read_once(z[:0], view[:0]).shape == (0, 6, 1)
+        assert readout.read_rounded_once(model.readout, z[:0], view[:0]).shape == (0, 6, 1)
 
 
 def test_steps_are_saved_with_the_model(tmp_path):
@@ -165,20 +166,20 @@ def test_steps_are_saved_with_the_model(tmp_path):
     oc.save(model, tmp_path / "model")
     again = oc.load(tmp_path / "model")
     assert torch.equal(again(batch), model(batch))
-    assert float(again.steps.share) == 0.5
+    assert float(again.readout.steps.share) == 0.5
     # One that was saved before there were steps is as it was.
-    config = {k: v for k, v in model.config.items() if k != "readout_steps"}
-    assert oc.NeuralCDE(**config).steps is None
+    config = {k: v for k, v in flat_of(model.config).items() if k != "readout_steps"}
+    assert neural_cde(**config).readout.steps is None
 
 
 def test_what_steps_cannot_be_of_is_said():
     for settings, said in (
-        ({"kind": "binary"}, "readout_sees_path=True"),
+        ({"kind": "binary"}, "give the readout sees_path=True"),
         ({"readout_sees_path": True}, "kind='binary' and one output"),
         ({"readout_sees_path": True, "kind": "binary", "outputs": 2}, "one output"),
     ):
         with pytest.raises(ValueError, match=said):
-            oc.NeuralCDE(2, 4, 4, readout_steps=8, **settings)
+            neural_cde(2, 4, 4, readout_steps=8, **settings)
 
 
 @pytest.mark.parametrize(

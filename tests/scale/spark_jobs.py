@@ -66,9 +66,13 @@ def ward_model(folder, streams=12, seed=3, hours=8.0):
     series = simulate_ward(streams, seed=seed, hours=hours).task.series
     torch.manual_seed(seed)
     model = oc.NeuralCDE(
-        len(series.channels), 8, 8, 1, static=series.static.shape[1], kind="binary"
+        len(series.channels),
+        8,
+        static=series.static.shape[1],
+        field={"width": 8, "depth": 1},
+        readout={"kind": "binary"},
     ).eval()
-    model.encoding.fit(series)
+    model.fit_scales(series)
     oc.save(model, folder, channels=series.channels)
     return model, series
 

@@ -62,7 +62,9 @@ class Timers:
 def processor(folder, handle, **settings):
     torch.manual_seed(0)
     if not folder.exists():
-        oc.save(oc.NeuralCDE(2, 4, 4, 1).eval(), folder, channels=["hr", "bp"])
+        oc.save(
+            oc.NeuralCDE(2, 4, field={"width": 4, "depth": 1}).eval(), folder, channels=["hr", "bp"]
+        )
     plan = Plan(str(folder), named_model(folder).hash, **{"pages": 2, **settings})
     found = BucketProcessor(plan)
     found.init(handle)
@@ -187,7 +189,11 @@ def test_only_parcels_of_the_same_model_are_begun_with(tmp_path):
     engine.apply([Event("a", 1.0, "bp", 2.0)])
     assert outline(parcels(handle)["a"]).state.body == engine.state("a")
 
-    oc.save(oc.NeuralCDE(2, 4, 4, 1).eval(), tmp_path / "other", channels=["hr", "bp"])
+    oc.save(
+        oc.NeuralCDE(2, 4, field={"width": 4, "depth": 1}).eval(),
+        tmp_path / "other",
+        channels=["hr", "bp"],
+    )
     other = processor(tmp_path / "other", Handle())
     with pytest.raises(ModelMismatch, match="the state belongs to model"):
         other.handleInitialState((0,), pd.DataFrame(begun), Timers(0.0))

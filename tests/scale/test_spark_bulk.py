@@ -23,7 +23,7 @@ def compared(found, model, series):
     """Check every row against the model on the whole batch."""
     with torch.no_grad():
         outputs = model(series)
-        probabilities = model.head.probabilities(outputs).numpy()
+        probabilities = model.readout.probabilities(outputs).numpy()
     assert len(found) == int(series.real.sum())
     for number in range(len(series)):
         for place, time in enumerate(series.times[number][series.real[number]].tolist()):
@@ -63,8 +63,10 @@ def test_a_lake_is_scored_as_one_batch(spark, tmp_path, rng):
 def test_models_that_need_the_whole_series_are_scored_too(spark, tmp_path):
     series = without_static(simulate_ward(6, seed=4, hours=6.0).task.series)
     torch.manual_seed(0)
-    model = oc.NeuralCDE(len(series.channels), 5, 5, 1, control="natural_cubic", outputs=2).eval()
-    model.encoding.fit(series)
+    model = oc.NeuralCDE(
+        len(series.channels), 5, control="natural_cubic", outputs=2, field={"width": 5, "depth": 1}
+    ).eval()
+    model.fit_scales(series)
     oc.save(model, tmp_path / "model", channels=series.channels)
     found = score(spark.createDataFrame(events_of(series), COLUMNS), tmp_path / "model").collect()
     compared({(row.stream, row.time): row for row in found}, model, series)
@@ -75,7 +77,9 @@ def test_streams_are_whole_however_frames_are_cut(tmp_path, monkeypatch, rng):
     pd = pytest.importorskip("pandas")
     series = without_static(simulate_ward(9, seed=5, hours=6.0).task.series)
     torch.manual_seed(0)
-    model = oc.NeuralCDE(len(series.channels), 5, 5, 1, kind="binary").eval()
+    model = oc.NeuralCDE(
+        len(series.channels), 5, field={"width": 5, "depth": 1}, readout={"kind": "binary"}
+    ).eval()
     oc.save(model, tmp_path / "model", channels=series.channels)
     events = pd.DataFrame(events_of(series), columns=["stream", "time", "channel", "value"])
     events["order"] = 1
@@ -102,7 +106,13 @@ def test_static_features_come_raw_and_by_name(spark, tmp_path):
     """What is absent or unknown is missing, as it is live."""
     series = without_static(simulate_ward(6, seed=4, hours=4.0).task.series)[:3]
     torch.manual_seed(0)
-    model = oc.NeuralCDE(len(series.channels), 5, 5, 1, static=3, kind="binary").eval()
+    model = oc.NeuralCDE(
+        len(series.channels),
+        5,
+        static=3,
+        field={"width": 5, "depth": 1},
+        readout={"kind": "binary"},
+    ).eval()
     columns = (StaticColumn("age", fill=60.0), StaticColumn("sex", categories=("f", "m")))
     model.schema = Schema(series.channels, columns)
     oc.save(model, tmp_path / "model")

@@ -100,8 +100,10 @@ def test_answers_between_rows_come_with_the_watermark(spark, tmp_path):
     _, series = ward_model(tmp_path / "other", streams=5, hours=6.0)
     series = without_static(series)
     torch.manual_seed(2)
-    model = oc.NeuralCDE(len(series.channels), 6, 6, 1, kind="binary").eval()
-    model.encoding.fit(series)
+    model = oc.NeuralCDE(
+        len(series.channels), 6, field={"width": 6, "depth": 1}, readout={"kind": "binary"}
+    ).eval()
+    model.fit_scales(series)
     oc.save(model, tmp_path / "model", channels=series.channels)
     shift = {f"bed {n}": 0.3 * n for n in range(len(series))}
     events = sorted(events_of(series), key=lambda one: one[1] + shift[one[0]])

@@ -83,7 +83,7 @@ def _rows(engine):
 
 def small(folder, seed=0):
     torch.manual_seed(seed)
-    model = oc.NeuralCDE(2, 4, 4, 1).eval()
+    model = oc.NeuralCDE(2, 4, field={"width": 4, "depth": 1}).eval()
     oc.save(model, folder, channels=["hr", "bp"])
     return model
 

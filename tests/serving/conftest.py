@@ -25,7 +25,9 @@ CHANNELS = ("heart_rate", "lactate", "oxygen", "pressure")
 def small_model():
     """A model of four channels that moves between rows."""
     torch.manual_seed(3)
-    return oc.NeuralCDE(len(CHANNELS), 8, 8, 1, 1, kind="binary").eval()
+    return oc.NeuralCDE(
+        len(CHANNELS), 8, outputs=1, field={"width": 8, "depth": 1}, readout={"kind": "binary"}
+    ).eval()
 
 
 @pytest.fixture(scope="session")

@@ -345,7 +345,9 @@ def test_a_stream_can_be_forgotten(start):
 
 def test_static_features_are_asked_for(start, tmp_path):
     torch.manual_seed(0)
-    engine = Engine(oc.NeuralCDE(4, 8, 8, 1, 1, static=2), channels=CHANNELS)
+    engine = Engine(
+        oc.NeuralCDE(4, 8, outputs=1, static=2, field={"width": 8, "depth": 1}), channels=CHANNELS
+    )
     client, *_ = start(engine=engine, features=("age", "sex"))
     row = {"stream": "a", "time": 0, "values": {"lactate": 1.0}}
     refused = client.post("/v1/events", json=row)
@@ -358,7 +360,9 @@ def test_static_features_are_asked_for(start, tmp_path):
 
 
 def test_static_features_of_another_item_change_nothing_and_refuse_no_other(start):
-    engine = Engine(oc.NeuralCDE(4, 8, 8, 1, 1, static=2), channels=CHANNELS)
+    engine = Engine(
+        oc.NeuralCDE(4, 8, outputs=1, static=2, field={"width": 8, "depth": 1}), channels=CHANNELS
+    )
     client, *_ = start(engine=engine, features=("age", "sex"))
 
     def row(time, *static):

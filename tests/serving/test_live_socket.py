@@ -51,6 +51,24 @@ def test_events_in_receipts_out(start):
     assert engine.counters["applied"] == 40
 
 
+def test_who_asks_for_changes_hears_whose_alarms_are_others_and_who_is_gone(start):
+    client, _, url = start(threshold=0.0001)
+    with opened(url) as talk, opened(url) as other:
+        talk.say({"subscribe": [], "ticks": False, "changes": True})
+        assert talk.hear("subscribed")["changes"] is True
+        other.say({"subscribe": ["a"], "ticks": False})
+        assert "changes" not in other.hear("subscribed")
+        client.post("/v1/events", json=[ROW, {**ROW, "stream": "b"}])
+        assert talk.hear() == {"type": "changed", "streams": ["a", "b"]}
+        client.post("/v1/alarms/2/acknowledge", json={"by": "me"})
+        assert talk.hear() == {"type": "changed", "streams": ["b"]}
+        client.delete("/v1/streams/a")
+        assert talk.hear() == {"type": "changed", "streams": ["a"]}
+        talk.say({"subscribe": "all", "changes": 1})
+        assert talk.hear("error")["error"]["field"] == "changes"
+        assert other.hear()["type"] == "predictions"
+
+
 def test_new_predictions_and_ticks_are_heard(start):
     client, _, url = start(clock_speed=3600.0, tick=0.1, threshold=0.0001)
     with opened(url) as everything, opened(url) as one, opened(url) as quiet:

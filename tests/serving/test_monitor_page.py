@@ -246,8 +246,10 @@ def test_what_the_server_refuses_is_told_and_is_not_a_lost_server(start, page):
 
 def test_labels_do_not_overlap_for_one_row_and_long_names(start, page):
     names = ("mean_arterial_pressure_by_a_cuff_on_the_left_upper_arm", *CHANNELS[1:])
-    model = oc.NeuralCDE(4, 8, 8, 1, 1, kind="binary").eval()
-    client, _, url = start(engine=Engine(model, channels=names))
+    model = oc.NeuralCDE(
+        4, 8, outputs=1, field={"width": 8, "depth": 1}, readout={"kind": "binary"}
+    ).eval()
+    client, _, url = start(engine=Engine(model, channels=names), clock_speed=1e-9)
     told = {"stream": "a", "time": 0.0, "values": {names[0]: 92.0}}
     client.post("/v1/events", json=told)
     page.goto(f"{url}/#/stream/a")
@@ -259,7 +261,7 @@ def test_labels_do_not_overlap_for_one_row_and_long_names(start, page):
         apart = box["x"] + box["width"] <= now["x"] or now["x"] + now["width"] <= box["x"]
         assert apart or box["y"] + box["height"] <= now["y"] + 1
     client.post("/v1/events", json={**told, "time": 0.1})
-    page.wait_for_selector(".moves .what")
+    expect(page.locator(".facts")).to_contain_text("2 rows")
     for size in (1200, 420):
         page.set_viewport_size({"width": size, "height": 800})
         value = (
@@ -272,9 +274,11 @@ def test_labels_do_not_overlap_for_one_row_and_long_names(start, page):
 
 
 def test_a_regression_is_shown_in_its_own_numbers_with_its_line_on_the_chart(start, page):
-    model = oc.NeuralCDE(len(CHANNELS), 8, 8, 1, 2, kind="regression").eval()
+    model = oc.NeuralCDE(
+        len(CHANNELS), 8, outputs=2, field={"width": 8, "depth": 1}, readout={"kind": "regression"}
+    ).eval()
     with torch.no_grad():
-        model.head.layers.bias.copy_(torch.tensor([3.0, -30.0]))
+        model.readout.layers.bias.copy_(torch.tensor([3.0, -30.0]))
     engine = Engine(model, channels=CHANNELS, threshold=-45.0, output=1)
     client, _, url = start(engine=engine, classes=("SOFA", "platelets"), clock_speed=1e-9)
     client.post("/v1/events", json=rows(2))
@@ -295,4 +299,122 @@ def test_a_regression_is_shown_in_its_own_numbers_with_its_line_on_the_chart(sta
     )
     assert len(seen) == 6
     assert all(0 < y < height - 20 for y in seen), "the curve leaves the chart"
+    scale = page.eval_on_selector_all(
+        ".risk-chart text[text-anchor=end]",
+        "all => all.map(one => [Number(one.textContent), Number(one.getAttribute('y'))])",
+    )
+    assert len(scale) > 1
+    assert scale == sorted(scale, key=lambda mark: -mark[1]), "the axis is upside down"
+    assert [value for value, _ in scale] == sorted(value for value, _ in scale)
     assert page.complaints == []
+
+
+def asked_for(page, url):
+    """The paths the page asks for from now on."""
+    paths = []
+    page.on("request", lambda request: paths.append(request.url.removeprefix(url)))
+    return paths
+
+
+def test_what_is_told_over_the_socket_is_not_asked_for(start, page):
+    client, _, url = start(clock_speed=3600.0, tick=0.2, silent_after=1000.0, threshold=0.9999)
+    client.post("/v1/events", json=rows(3))
+    for where, moving in (("", "tr[data-stream] output"), ("#/stream/bed%201", ".now-dot")):
+        page.goto(f"{url}/{where}")
+        page.wait_for_selector(moving)
+        page.wait_for_timeout(1500)  # until the socket is open
+        asked, first = asked_for(page, url), page.locator(moving).first.get_attribute("data-risk")
+        expect(page.locator(moving).first).not_to_have_attribute("data-risk", first)
+        page.wait_for_timeout(1000)
+        assert asked == []
+    page.goto(f"{url}/#/")
+    expect(page.locator("tr[data-stream]")).to_have_count(3)
+    page.wait_for_timeout(1000)
+    event = {"stream": "a new one", "time": 0.0, "values": {"lactate": 1.0}}
+    client.post("/v1/events", json=event)
+    expect(page.locator("tr[data-stream]")).to_have_count(4)
+    assert page.complaints == []
+
+
+def test_one_stream_never_asks_for_all_of_them(start, page):
+    client, _, url = start(tick=0.2, threshold=0.001)
+    client.post("/v1/events", json=rows(3))
+    page.add_init_script(
+        "delete window.WebSocket; window.WebSocket = class { addEventListener() {} }"
+    )
+    asked = asked_for(page, url)
+    page.goto(f"{url}/#/stream/bed%201")
+    page.wait_for_selector(".now-dot")
+    page.wait_for_timeout(1500)
+    assert len([path for path in asked if path == "/v1/streams/bed%201"]) > 2, "no longer polled"
+    assert not [path for path in asked if path.split("?")[0] == "/v1/streams"]
+    expect(page.locator("#counts")).to_contain_text("3 alarms")
+
+
+def test_what_others_acknowledge_is_seen_at_once(start, page):
+    client, _, url = start(threshold=0.001, tick=30.0)
+    client.post("/v1/events", json=rows(2, many=1))
+    page.goto(url)
+    expect(page.locator("tr.alarmed")).to_have_count(2)
+    page.wait_for_timeout(500)
+    client.post("/v1/alarms/1/acknowledge", json={"by": "another"})
+    expect(page.locator("tr.alarmed")).to_have_count(1)
+
+
+def test_the_keyboard_moves_the_focus_and_single_keys_can_be_switched_off(start, page):
+    client, _, url = start(clock_speed=1e-9)
+    client.post("/v1/events", json=rows(4))
+    page.goto(url)
+    expect(page.locator("tr[data-stream]")).to_have_count(4)
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    name = page.locator("tr[data-stream]").nth(1).get_attribute("data-stream")
+    assert page.evaluate("document.activeElement.textContent") == name
+    assert page.locator("tr.chosen").get_attribute("data-stream") == name
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_be_focused()
+    assert page.title().startswith(f"{name} ")
+    page.keyboard.press("Escape")
+    expect(page.locator("tr.chosen a")).to_be_focused()
+    assert name not in page.title()
+    page.keyboard.press("?")
+    page.get_by_label("Keys of a single letter or sign").uncheck()
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    assert page.locator("tr.chosen").get_attribute("data-stream") == name
+    page.reload()
+    page.wait_for_selector("tr[data-stream]")
+    page.keyboard.press("j")
+    assert page.locator("tr.chosen").count() == 0
+    page.keyboard.press("ArrowDown")
+    assert page.locator("tr.chosen").count() == 1
+
+
+def test_the_charts_are_there_as_a_table_too(start, page):
+    client, _, url = start(clock_speed=1e-9)
+    client.post("/v1/events", json=rows(2))
+    page.goto(f"{url}/#/stream/bed%201")
+    page.wait_for_selector(".now-dot")
+    page.get_by_text("As a table").click()
+    expect(page.locator(".cells tbody tr")).to_have_count(6)
+    newest = client.get("/v1/streams/bed 1/history").json()["rows"][-1]
+    cells = page.locator(".cells tbody tr").first.locator("th, td").all_text_contents()
+    assert cells[1] == percent(newest["probabilities"][0])
+    assert {f"{value:.2f}" for value in newest["values"].values()} <= set(cells)
+
+
+def test_time_axes_are_round_in_the_unit_of_the_model(start, page):
+    _, _, url = start()
+    page.goto(url)
+    page.wait_for_selector(".link.live")
+    ticks = "([from, to, unit]) => import('/assets/charts.js').then(m => m.timeTicks(from, to, 5, unit))"
+    for span, unit, wanted in (
+        ((0, 24), "h", [0, 6, 12, 18, 24]),
+        ((0, 90), "s", [0, 30, 60, 90]),
+        ((0, 600), "s", [0, 120, 240, 360, 480, 600]),
+        ((0, 30), "d", [0, 7, 14, 21, 28]),
+        ((0, 1000), "ms", [0, 200, 400, 600, 800, 1000]),
+        ((2000, 2024), "y", [2000, 2005, 2010, 2015, 2020]),
+        ((0, 0.01), "h", [0, 0.002, 0.004, 0.006, 0.008, 0.01]),
+    ):
+        assert page.evaluate(ticks, [*span, unit]) == pytest.approx(wanted), unit

@@ -68,7 +68,9 @@ def test_a_model_of_one_hour_in_unix_milliseconds_is_served(small_model, tmp_pat
 def test_another_model_needs_a_rebuild_and_then_answers_as_itself(small_model, tmp_path):
     oc.save(small_model, tmp_path / "one", channels=CHANNELS)
     torch.manual_seed(9)
-    other = oc.NeuralCDE(4, 8, 8, 1, 1, kind="binary").eval()
+    other = oc.NeuralCDE(
+        4, 8, outputs=1, field={"width": 8, "depth": 1}, readout={"kind": "binary"}
+    ).eval()
     oc.save(other, tmp_path / "two", channels=CHANNELS)
     engine, _ = open_engine(tmp_path / "one", tmp_path / "live.db", ServeSettings())
     times, values = [0.0, 0.5, 2.0], [1.0, -1.0, 0.5]

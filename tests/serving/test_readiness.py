@@ -28,7 +28,9 @@ ROW = {"stream": "a", "time": 0.0, "values": {"lactate": 1.0, "oxygen": 2.0}}
 def store_of_another_model(model_folder, tmp_path):
     """A file with 600 streams of another model, and their number."""
     torch.manual_seed(9)
-    other = oc.NeuralCDE(4, 6, 6, 1, 1, kind="binary").eval()
+    other = oc.NeuralCDE(
+        4, 6, outputs=1, field={"width": 6, "depth": 1}, readout={"kind": "binary"}
+    ).eval()
     with Engine(other, SQLiteStore(tmp_path / "live.db"), channels=CHANNELS) as engine:
         engine.apply(
             [Event(f"s {i}", float(t), "lactate", 1.0) for i in range(600) for t in range(3)]

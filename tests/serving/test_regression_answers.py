@@ -18,9 +18,11 @@ NAMES = ("SOFA", "platelets")
 def served(start):
     """A client of a server of two numbers, of which platelets are watched, with alarms from -40 on."""
     torch.manual_seed(5)
-    model = oc.NeuralCDE(len(CHANNELS), 8, 8, 1, 2, kind="regression").eval()
+    model = oc.NeuralCDE(
+        len(CHANNELS), 8, outputs=2, field={"width": 8, "depth": 1}, readout={"kind": "regression"}
+    ).eval()
     with torch.no_grad():
-        model.head.layers.bias.copy_(torch.tensor([3.0, -30.0]))
+        model.readout.layers.bias.copy_(torch.tensor([3.0, -30.0]))
     engine = Engine(model, MemoryStore(), channels=CHANNELS, threshold=-40.0, output=1)
     return start(engine=engine, classes=NAMES)
 
@@ -82,13 +84,17 @@ def test_an_alarm_says_which_number_was_reached(served):
     ],
 )
 def test_a_threshold_that_can_never_be_reached_is_refused(kind, threshold, wanted):
-    model = oc.NeuralCDE(len(CHANNELS), 4, 4, 1, 1, kind=kind)
+    model = oc.NeuralCDE(
+        len(CHANNELS), 4, outputs=1, field={"width": 4, "depth": 1}, readout={"kind": kind}
+    )
     with pytest.raises(StreamingError, match=wanted):
         Engine(model, channels=CHANNELS, threshold=threshold)
 
 
 def test_numbers_without_names_are_counted(start):
-    model = oc.NeuralCDE(len(CHANNELS), 4, 4, 1, 2, kind="regression").eval()
+    model = oc.NeuralCDE(
+        len(CHANNELS), 4, outputs=2, field={"width": 4, "depth": 1}, readout={"kind": "regression"}
+    ).eval()
     client, *_ = start(engine=Engine(model, channels=CHANNELS))
     client.post("/v1/events", json={"stream": "a", "time": 0, "values": {"lactate": 1.0}})
     assert list(client.get("/v1/streams/a").json()["predicted"]) == ["output 1", "output 2"]

@@ -27,8 +27,10 @@ def ward():
 @pytest.fixture(scope="module")
 def folder(ward, tmp_path_factory):
     torch.manual_seed(0)
-    model = oc.NeuralCDE(12, 8, 8, 1, 1, static=2, kind="binary")
-    model.encoding.fit(ward.split("train")[0])
+    model = oc.NeuralCDE(
+        12, 8, outputs=1, static=2, field={"width": 8, "depth": 1}, readout={"kind": "binary"}
+    )
+    model.fit_scales(ward.split("train")[0])
     source = {
         "source": "registry",
         "name": "simulated-ward",
@@ -98,7 +100,7 @@ def test_a_wrong_answer_is_found(served, folder, ward, talk_to):
     assert not wrong.holds
     assert "receipts" in wrong.worst
     with torch.no_grad():
-        model.head.layers.bias += 1e-3
+        model.readout.layers.bias += 1e-3
     assert not verify(model, series, server, done, prefix="x ").holds
 
 
@@ -119,7 +121,7 @@ def test_another_model_is_not_compared_with(served, folder, tmp_path, ward, caps
     url, _ = served
     other = oc.load(folder)
     with torch.no_grad():
-        other.head.layers.bias += 1.0
+        other.readout.layers.bias += 1.0
     oc.save(other, tmp_path / "other", channels=ward.series.channels)
     with pytest.raises(SystemExit) as ended:
         main(["replay", str(folder), "--model", str(tmp_path / "other"), "--to", url, "--verify"])

@@ -249,7 +249,9 @@ def test_settings_that_cannot_be_are_one_clear_message(model_folder, tmp_path, o
 
 
 def test_a_start_on_a_taken_port_leaves_the_store_as_it_was(model_folder, tmp_path, capsys):
-    other = oc.NeuralCDE(4, 6, 6, 1, 1, kind="binary")
+    other = oc.NeuralCDE(
+        4, 6, outputs=1, field={"width": 6, "depth": 1}, readout={"kind": "binary"}
+    )
     with Engine(other, SQLiteStore(tmp_path / "x.db"), channels=CHANNELS) as engine:
         engine.apply([Event("a", 0.0, CHANNELS[0], 1.0)])
         before = engine.model_hash

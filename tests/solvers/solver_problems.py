@@ -5,7 +5,7 @@ import torch
 from scipy.integrate import solve_ivp
 from scipy.interpolate import CubicHermiteSpline, CubicSpline
 
-from onlinecde import MLPVectorField, SeriesBatch, controls
+from onlinecde import MLPField, SeriesBatch, controls
 
 SCHEMES = ("natural_cubic", "linear", "hermite", "rectilinear")
 D = torch.float64
@@ -33,7 +33,7 @@ def mlp(path, hidden=3, width=5, depth=2, activation="tanh", seed=0, **keywords)
     """A field for a path, with biases and weights large enough to matter."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        field = MLPVectorField(hidden, path.channels, width, depth, activation, **keywords)
+        field = MLPField(hidden, path.channels, width, depth, activation, **keywords)
     return field.to(path.rows.dtype)
 
 
@@ -57,7 +57,7 @@ def assert_all_close(found, wanted, **tolerance):
 
 
 def numpy_field(field):
-    """f(z): (hidden,) -> (hidden, channel), written out from the weights of an MLPVectorField."""
+    """f(z): (hidden,) -> (hidden, channel), written out from the weights of an MLPField."""
     act = {
         "relu": lambda x: np.maximum(x, 0),
         "tanh": np.tanh,

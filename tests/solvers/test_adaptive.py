@@ -52,7 +52,7 @@ def test_steps_chosen_jointly_do_depend_on_neighbours(scheme):
     field, z0 = mlp(path), start(path)
     among, alone = first_stream(batch, scheme, field, z0, **LOOSE, step_control="batch")
     assert (among.z[:1] - alone.z).abs().max() > 1e-8
-    assert among.steps[0] > alone.steps[0]
+    assert among.steps[0] > alone.readout.steps[0]
     assert among.steps[0] == among.steps[1]
 
 

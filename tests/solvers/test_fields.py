@@ -1,9 +1,9 @@
-"""`MLPVectorField`: where its weights may start."""
+"""`MLPField`: where its weights may start."""
 
 import pytest
 import torch
 
-from onlinecde.solvers import MLPVectorField
+from onlinecde.solvers import MLPField
 
 
 @pytest.mark.parametrize("activation", ["silu", "relu", "softplus"])
@@ -11,7 +11,7 @@ from onlinecde.solvers import MLPVectorField
 def test_a_restoring_start_pulls_back_along_its_channels_and_stands_still_along_others(
     activation, depth
 ):
-    field = MLPVectorField(3, 5, width=8, depth=depth, activation=activation).double()
+    field = MLPField(3, 5, width=8, depth=depth, activation=activation).double()
     field.start_restoring([0, 4], rate=0.7, spread=0.0)
     z = torch.randn(6, 3, dtype=torch.float64)
     found = field.matrix(z).detach()
@@ -23,6 +23,6 @@ def test_a_restoring_start_pulls_back_along_its_channels_and_stands_still_along_
 
 def test_a_restoring_start_needs_room_for_z_and_its_opposite():
     with pytest.raises(ValueError, match="width 6 or more"):
-        MLPVectorField(3, 2, width=5).start_restoring([0], 1.0)
+        MLPField(3, 2, width=5).start_restoring([0], 1.0)
     with pytest.raises(ValueError, match="act"):
-        MLPVectorField(3, 2, width=6, activation="tanh").start_restoring([0], 1.0)
+        MLPField(3, 2, width=6, activation="tanh").start_restoring([0], 1.0)

@@ -45,14 +45,14 @@ def test_what_the_kernels_do_not_cover_has_a_reason(change, reason, monkeypatch)
     monkeypatch.setattr(gpu_backend, "_devices", lambda alone: ("cpu",))
     monkeypatch.setattr(gpu_backend, "gpu_unavailable", lambda device: None)
     hidden, dtype = change.get("hidden", 3), change.get("dtype", torch.float32)
-    field = change.get("field") or oc.MLPVectorField(hidden, 5, 8, 2).to(dtype)
+    field = change.get("field") or oc.MLPField(hidden, 5, 8, 2).to(dtype)
     method = tableau(change.get("method", "rk4"))
     z0 = torch.zeros(2, hidden, dtype=dtype)
     gradient, backend = change.get("gradient", "exact"), change.get("backend", "auto")
     assert reason in gpu_backend.unsupported_settings(field, method, z0, gradient, backend)
     assert (
         gpu_backend.unsupported_settings(
-            oc.MLPVectorField(3, 5), tableau("rk4"), torch.zeros(2, 3), "exact", "auto"
+            oc.MLPField(3, 5), tableau("rk4"), torch.zeros(2, 3), "exact", "auto"
         )
         is None
     )
@@ -66,7 +66,8 @@ def test_precision_and_backend_are_checked():
         oc.solve(path, field, z0, backend="cuda")
     with pytest.raises(ValueError, match="backend='gpu' takes fixed steps only"):
         oc.solve(path, field, z0, "dopri5", rtol=1e-3, atol=1e-5, backend="gpu")
-    assert oc.NeuralCDE(2, 4, 4, precision="high").config["precision"] == "high"
+    model = oc.NeuralCDE(2, 4, field={"width": 4}, solver={"precision": "high"})
+    assert model.config["solver"]["precision"] == "high"
 
 
 @pytest.mark.parametrize("backend", ["gpu", "auto"])

@@ -17,7 +17,7 @@ from solver_problems import (
 from torch import nn
 from torch.autograd import gradcheck
 
-from onlinecde import MLPVectorField, NeuralCDE, SeriesBatch, SolverError, solve
+from onlinecde import MLPField, NeuralCDE, SeriesBatch, SolverError, solve
 from onlinecde.kernels import cpu_unavailable
 from onlinecde.solvers import MatrixField, VectorField
 
@@ -291,7 +291,7 @@ class Leaning(VectorField):
         return found * self.outside[0]
 
 
-class LeaningMLP(MLPVectorField):
+class LeaningMLP(MLPField):
     outside = torch.ones((), dtype=D, requires_grad=True)
 
     def columns(self, features, channels):
@@ -313,7 +313,7 @@ def test_no_field_is_left_without_gradients_of_outside_tensors(kind, settings):
 
 
 def test_nor_is_it_in_a_model_that_is_asked_online():
-    model = NeuralCDE(channels=2, hidden=3, width=4).double()
+    model = NeuralCDE(channels=2, hidden=3, field={"width": 4}).double()
     model.field = LeaningMLP(3, model.field.channels, 4).double()
     state = model.init_state()
     with pytest.raises(ValueError, match=r"not its parameters.*backprop"):
@@ -325,7 +325,7 @@ def test_a_matrix_of_the_wrong_shape_is_refused():
     with pytest.raises(ValueError, match=r"returned shape \(4, 3\).*\(4, 3, 3\).*one column"):
         solve(path, lambda z: z, start(path))
     with pytest.raises(ValueError, match=r"hidden 4 and 3 channels.*z0 has 3 and the path 3"):
-        solve(path, MLPVectorField(4, 3).double(), start(path))
+        solve(path, MLPField(4, 3).double(), start(path))
 
 
 @pytest.mark.parametrize("gradient", ["exact", "adjoint"])

@@ -10,7 +10,8 @@ import torch
 import onlinecde as oc
 from onlinecde.kernels import cpu_unavailable
 from onlinecde.models.export import export_online
-from onlinecde.solvers import MLPVectorField
+from onlinecde.models.flat_settings import flat_of, neural_cde
+from onlinecde.solvers import MLPField
 
 LOW = {"hidden": 4, "width": 8, "activation": "silu", "rank": 2}
 
@@ -26,8 +27,8 @@ def series(streams=3, channels=3, seed=0):
 
 def twins(channels, rank=2):
     """A field of low rank, and a plain one with the same weights."""
-    low = MLPVectorField(4, channels, 8, 2, "silu", sees_path=True, rank=rank).double()
-    plain = MLPVectorField(4, channels, 8, 2, "silu", sees_path=True).double()
+    low = MLPField(4, channels, 8, 2, "silu", sees_path=True, rank=rank).double()
+    plain = MLPField(4, channels, 8, 2, "silu", sees_path=True).double()
     told = {k: v for k, v in low.state_dict().items() if k not in ("mixing", "basis")}
     plain.load_state_dict({**told, "weight": low.weight.detach()})
     return low, plain
@@ -35,9 +36,9 @@ def twins(channels, rank=2):
 
 def test_the_weight_is_the_nearest_one_of_its_rank():
     torch.manual_seed(3)
-    full = MLPVectorField(4, 9, 8).weight.detach().reshape(9, -1)
+    full = MLPField(4, 9, 8).weight.detach().reshape(9, -1)
     torch.manual_seed(3)
-    low = MLPVectorField(4, 9, 8, rank=3)
+    low = MLPField(4, 9, 8, rank=3)
     left = np.linalg.svd(full.double().numpy(), compute_uv=False)[3:]
     weight = low.weight.detach().reshape(9, -1)
     assert int(torch.linalg.matrix_rank(weight.double(), atol=1e-4)) == 3
@@ -51,9 +52,9 @@ def test_the_weight_is_the_nearest_one_of_its_rank():
 @pytest.mark.parametrize(("sizes", "rank"), [((4, 9, 8), 9), ((4, 9, 8), 20), ((1, 9, 2), 2)])
 def test_a_rank_that_leaves_nothing_out_is_a_plain_field(sizes, rank):
     torch.manual_seed(3)
-    full = MLPVectorField(*sizes).state_dict()
+    full = MLPField(*sizes).state_dict()
     torch.manual_seed(3)
-    same = MLPVectorField(*sizes, rank=rank).state_dict()
+    same = MLPField(*sizes, rank=rank).state_dict()
     assert full.keys() == same.keys()
     assert all(torch.equal(full[name], same[name]) for name in full)
 
@@ -61,7 +62,7 @@ def test_a_rank_that_leaves_nothing_out_is_a_plain_field(sizes, rank):
 @pytest.mark.parametrize("rank", [0, -2])
 def test_a_rank_below_one_is_refused(rank):
     with pytest.raises(ValueError, match=f"rank is {rank}: give at least 1"):
-        oc.NeuralCDE(2, 4, 8, rank=rank)
+        oc.NeuralCDE(2, 4, field={"width": 8, "rank": rank})
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_gradients_reach_the_factors_as_the_chain_rule_says(control, how):
 
 @pytest.mark.parametrize("rank", [1, 3])
 def test_a_restoring_start_keeps_its_pull(rank):
-    field = MLPVectorField(3, 7, width=8, activation="silu", rank=rank).double()
+    field = MLPField(3, 7, width=8, activation="silu", rank=rank).double()
     field.start_restoring([0, 5, 6], rate=0.7, spread=0.0)
     z = torch.randn(6, 3, dtype=torch.float64)
     found = field.matrix(z).detach()
@@ -106,13 +107,13 @@ def test_a_restoring_start_keeps_its_pull(rank):
 
 
 def test_a_model_of_low_rank_keeps_the_contract():
-    model = oc.NeuralCDE(3, outputs=2, restoring=0.5, field_sees_path=True, **LOW)
+    model = neural_cde(3, outputs=2, restoring=0.5, field_sees_path=True, **LOW)
     report = oc.audit.check_model(model)
     assert report.ok, report
 
 
 def test_a_live_stream_notices_factors_that_were_changed():
-    model = oc.NeuralCDE(3, **LOW).eval()
+    model = neural_cde(3, **LOW).eval()
     row = [[0.4, float("nan"), 1.0]]
     with torch.no_grad():
         first = model.observe(model.init_state(), 0.0, row)
@@ -120,7 +121,7 @@ def test_a_live_stream_notices_factors_that_were_changed():
         for name in ("mixing", "basis"):
             getattr(model.field, name).mul_(1.5)
             said.append(model.observe(first, 1.0, row).z)
-            plain = oc.NeuralCDE(**{**model.config, "backend": "torch"}).eval()
+            plain = neural_cde(**{**flat_of(model.config), "backend": "torch"}).eval()
             plain.load_state_dict(model.state_dict())
             torch.testing.assert_close(said[-1], plain.observe(first, 1.0, row).z)
     assert not torch.equal(said[0], said[1])
@@ -129,7 +130,7 @@ def test_a_live_stream_notices_factors_that_were_changed():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_copies_say_the_same(dtype, tmp_path):
-    model = oc.NeuralCDE(3, **LOW).to(dtype).eval()
+    model = neural_cde(3, **LOW).to(dtype).eval()
     batch = series().to(dtype=dtype)
     oc.save(model, tmp_path / "m")
     copies = oc.load(tmp_path / "m"), copy.deepcopy(model), pickle.loads(pickle.dumps(model))
@@ -144,7 +145,7 @@ def test_copies_say_the_same(dtype, tmp_path):
 
 
 def test_the_exported_step_is_the_models():
-    model = oc.NeuralCDE(3, **LOW).eval()
+    model = neural_cde(3, **LOW).eval()
     programs = export_online(model)
     row = torch.tensor([[0.4, torch.nan, 1.0]])
     with torch.no_grad():

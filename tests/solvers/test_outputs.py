@@ -205,7 +205,7 @@ def test_the_solution_says_which_code_did_the_work_and_why():
     if (missing := cpu_unavailable()) is None:
         assert (fast.backend, fast.reason) == (
             "cpu",
-            "an MLPVectorField on the CPU with fixed steps",
+            "an MLPField on the CPU with fixed steps",
         )
     else:
         assert (fast.backend, fast.reason) == ("torch", missing)

@@ -87,7 +87,7 @@ def test_splines_of_torchcde_are_solved_as_torchcde_does(gradient):
     a, b, c, d = coefficients.unflatten(2, (4, -1)).transpose(0, 1).unbind(2)
     # torchcde keeps twice the second coefficient and three times the third.
     own = Polynomials(torch.stack([a, b, c / 2, d / 3], 2))
-    field = oc.MLPVectorField(3, x.shape[2], 5, 2, "tanh").double()
+    field = oc.MLPField(3, x.shape[2], 5, 2, "tanh").double()
     z0 = torch.randn(3, 3, dtype=D)
     steps = 24 if gradient == "adjoint" else 2
     solved = oc.solve(own, field, z0, steps=steps, gradient=gradient)
@@ -109,7 +109,7 @@ def test_splines_of_torchcde_are_solved_as_torchcde_does(gradient):
 def test_pieces_of_degree_five_are_solved_as_scipy_does(settings):
     numbers = np.random.default_rng(0)
     coefficients = numbers.normal(size=(3, 2, 6, 2))
-    field = oc.MLPVectorField(3, 2, 5, 2, "silu").double()
+    field = oc.MLPField(3, 2, 5, 2, "silu").double()
     z0 = torch.randn(2, 3, dtype=D)
     method = "rk4" if "steps" in settings else "dopri5"
     solved = oc.solve(Polynomials(torch.tensor(coefficients)), field, z0, method, **settings)
@@ -133,7 +133,7 @@ def test_pieces_of_degree_five_are_solved_as_scipy_does(settings):
 def test_gradients_along_an_own_path_are_those_of_finite_differences(sees_path):
     batch = random_batch((4, 3, 1))
     rows = torch.cat([batch.times[:, :, None], batch.values], 2).requires_grad_()
-    field = oc.MLPVectorField(3, rows.shape[2], 4, 1, "tanh", sees_path=sees_path).double()
+    field = oc.MLPField(3, rows.shape[2], 4, 1, "tanh", sees_path=sees_path).double()
     z0 = torch.randn(3, 3, dtype=D, requires_grad=True)
 
     def end(rows, z0):
@@ -167,7 +167,7 @@ def test_an_own_path_answers_at_query_times_and_stands_still_after_its_last_row(
 @pytest.mark.parametrize("looks", [False, True])
 def test_what_an_own_path_depends_on_is_measured(looks):
     batch = random_batch((7, 6, 7, 5))
-    field = oc.MLPVectorField(3, 3, 5, 2, "tanh").double()
+    field = oc.MLPField(3, 3, 5, 2, "tanh").double()
 
     def model(series):
         z0 = torch.ones(len(series), 3, dtype=D)
@@ -178,7 +178,7 @@ def test_what_an_own_path_depends_on_is_measured(looks):
 
 
 def test_what_is_no_path_is_refused_and_errors_name_the_stream():
-    field = oc.MLPVectorField(3, 2, 4)
+    field = oc.MLPField(3, 2, 4)
     with pytest.raises(TypeError, match=r"a Tensor is no control path.*piece\(i\)"):
         oc.solve(torch.zeros(2, 3), field, torch.zeros(2, 3))
     empty = Polynomials(torch.zeros(0, 2, 2, 2))

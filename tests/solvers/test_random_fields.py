@@ -157,7 +157,7 @@ def test_hooks_on_a_field_are_called_wherever_it_is_evaluated(settings):
 
 def test_hooks_that_would_never_be_called_are_refused():
     path = build("linear", random_batch((3, 3)))
-    field = oc.MLPVectorField(3, path.channels).double()
+    field = oc.MLPField(3, path.channels).double()
     field.register_forward_hook(lambda *_: None)
     with pytest.raises(ValueError, match=r"has hooks, which would never be called"):
         oc.solve(path, field, start(path))

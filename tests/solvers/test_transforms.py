@@ -69,7 +69,9 @@ def test_an_ensemble_of_models_answers_at_once():
     members = []
     for seed in range(3):
         torch.manual_seed(seed)
-        member = oc.NeuralCDE(channels=2, hidden=3, width=5, outputs=2, gradient="backprop")
+        member = oc.NeuralCDE(
+            channels=2, hidden=3, outputs=2, field={"width": 5}, solver={"gradient": "backprop"}
+        )
         members.append(member.double().eval())
     # Scales are those of the training series, and so of all members.
     parameters, _ = stack_module_state(members)

@@ -14,22 +14,22 @@ from onlinecde.solvers.backends.gpu import unsupported_settings
 from onlinecde.training import graphs
 
 
-class Halved(oc.MLPVectorField):
+class Halved(oc.MLPField):
     def matrix(self, z, drive=None):
         return 0.5 * super().matrix(z, drive)
 
 
-class HalvedColumns(oc.MLPVectorField):
+class HalvedColumns(oc.MLPField):
     def columns(self, features, channels):
         return 0.5 * super().columns(features, channels)
 
 
-class HalvedFeatures(oc.MLPVectorField):
+class HalvedFeatures(oc.MLPField):
     def features(self, z, drive=None):
         return 0.5 * super().features(z, drive)
 
 
-class HalvedContraction(oc.MLPVectorField):
+class HalvedContraction(oc.MLPField):
     def contract(self, z, dx, channels, drive=None):
         return 0.5 * super().contract(z, dx, channels, drive)
 
@@ -105,7 +105,7 @@ every_change = pytest.mark.parametrize(("change", "told"), CHANGES.values(), ids
 def unusual(change, field):
     """The field with a change made to it, or what stands in its place."""
     other = change(field)
-    return (other if isinstance(other, oc.MLPVectorField) else field).eval()
+    return (other if isinstance(other, oc.MLPField) else field).eval()
 
 
 @every_change
@@ -130,7 +130,9 @@ def test_the_solve_calls_it_and_says_why(scheme, change, told):
 @every_change
 def test_a_live_stream_notices_at_once_and_calls_it(change, told):
     torch.manual_seed(0)
-    model = oc.NeuralCDE(channels=2, hidden=3, width=5, activation="tanh").double().eval()
+    model = (
+        oc.NeuralCDE(channels=2, hidden=3, field={"width": 5, "activation": "tanh"}).double().eval()
+    )
     batch = random_batch((4, 4), observed=0.7)
 
     def live():
@@ -175,7 +177,7 @@ class Spring(oc.VectorField):
 
 def test_a_model_may_have_a_field_of_any_kind():
     torch.manual_seed(0)
-    model = oc.NeuralCDE(channels=2, hidden=3, width=5).double().eval()
+    model = oc.NeuralCDE(channels=2, hidden=3, field={"width": 5}).double().eval()
     model.field = Spring(3, model.field.channels)
     assert graphs.why_not(model) == "the model is on cpu"
     batch = random_batch((4, 4), observed=0.7)

@@ -200,7 +200,9 @@ def test_many_streams_are_asked_at_once_and_time_moves_the_answers():
 
 def test_probabilities_are_the_heads():
     torch.manual_seed(0)
-    model = oc.NeuralCDE(channels=3, hidden=4, width=4, outputs=3, kind="multiclass").eval()
+    model = oc.NeuralCDE(
+        channels=3, hidden=4, outputs=3, field={"width": 4}, readout={"kind": "multiclass"}
+    ).eval()
     engine = Engine(model, channels=CHANNELS)
     answers = engine.apply([Event("a", 0.0, CHANNELS[0], 1.0)]).answers
     assert engine.kind == "multiclass"
@@ -210,7 +212,9 @@ def test_probabilities_are_the_heads():
 
 def test_alarms_rise_once_and_stay_acknowledged(tmp_path):
     torch.manual_seed(0)
-    model = oc.NeuralCDE(channels=3, hidden=8, width=8, kind="binary", gain=3.0).eval()
+    model = oc.NeuralCDE(
+        channels=3, hidden=8, field={"width": 8}, readout={"kind": "binary"}, encoding={"gain": 3.0}
+    ).eval()
     random = np.random.default_rng(0)
     settings = {"channels": CHANNELS, "threshold": 0.5}
     engine = Engine(model, SQLiteStore(tmp_path / "a.db"), **settings)
@@ -246,7 +250,9 @@ def test_alarms_rise_once_and_stay_acknowledged(tmp_path):
 def followed_in_pieces(pieces, threshold=0.5):
     """An engine that took micro-batches of rows (time, values, whether each event has an id)."""
     torch.manual_seed(0)
-    model = oc.NeuralCDE(channels=3, hidden=8, width=8, kind="binary", gain=3.0).eval()
+    model = oc.NeuralCDE(
+        channels=3, hidden=8, field={"width": 8}, readout={"kind": "binary"}, encoding={"gain": 3.0}
+    ).eval()
     engine = Engine(model, channels=CHANNELS, lateness=50.0, threshold=threshold)
     for rows in pieces:
         engine.apply(

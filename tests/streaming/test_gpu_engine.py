@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import onlinecde as oc
+from onlinecde.models.flat_settings import neural_cde
 from onlinecde.streaming import Engine, Event, SQLiteStore
 
 pytestmark = [
@@ -17,7 +18,7 @@ NAMES = ["a", "b", "c"]
 def made(device, **keywords):
     torch.manual_seed(3)
     settings = {"hidden": 16, "width": 24, "activation": "silu", **keywords}
-    return oc.NeuralCDE(3, **settings).to(device).eval()
+    return neural_cde(3, **settings).to(device).eval()
 
 
 def events(seed, streams=300, rows=6):

@@ -259,7 +259,7 @@ def test_a_rebuild_keeps_when_streams_were_heard_of(store):
     before = [one.received for one in store.states()]
     assert before == sorted(set(before))
     torch.manual_seed(2)
-    other = oc.NeuralCDE(channels=len(CHANNELS), hidden=5, width=5).eval()
+    other = oc.NeuralCDE(channels=len(CHANNELS), hidden=5, field={"width": 5}).eval()
     Engine(other, store, channels=CHANNELS, rebuild=True)
     assert [one.received for one in store.states()] == before
 

@@ -35,9 +35,13 @@ def errors(control, driven):
     """The largest relative errors of loss and gradients over batches that follow each other, by name."""
     torch.manual_seed(0)
     model = oc.NeuralCDE(
-        2, hidden=4, width=5, depth=1, control=control, kind="binary", activation="silu",
-        field_sees_path=bool(driven), readout_sees_path=True, method="midpoint",
-    )  # fmt: skip
+        2,
+        hidden=4,
+        control=control,
+        field={"width": 5, "depth": 1, "activation": "silu", "sees_path": bool(driven)},
+        readout={"kind": "binary", "sees_path": True},
+        solver={"method": "midpoint"},
+    )
     plain = copy.deepcopy(model).double()
     step, found = Recomputed(model, streams=4), {}
     for seed, rows in enumerate([(2, 4, 1, 3), (1, 3)]):

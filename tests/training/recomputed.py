@@ -42,7 +42,7 @@ def made_labels(batch, kind, final, seed):
 
 def plain_step(model, batch, labels, final, weight=None):
     model.zero_grad()
-    loss = model.head.loss(model(batch, final=final), labels, weight)
+    loss = model.readout.loss(model(batch, final=final), labels, weight)
     loss.backward()
     return loss.detach()
 

@@ -49,7 +49,9 @@ def test_no_other_constant_fits_the_training_labels_better(kind, per, balanced):
     bias = last_layer(model).bias.detach().clone().requires_grad_()
     _, labels = task.split("train")
     weight = class_weight(task) if balanced else None
-    model.head.loss(bias.expand(*labels.shape[: 1 + (per == "row")], -1), labels, weight).backward()
+    model.readout.loss(
+        bias.expand(*labels.shape[: 1 + (per == "row")], -1), labels, weight
+    ).backward()
     # The half labels added, and a class that never comes, leave a little.
     assert float(bias.grad.abs().max()) < 0.01
     assert bool(bias.isfinite().all())
@@ -66,7 +68,7 @@ def test_every_model_built_by_name_starts_there(name, readout_width):
     started = build_model(task, name, sizes)
     start_at_base_rate(started, task)
     torch.testing.assert_close(last_layer(started).weight, START * last_layer(plain).weight)
-    others = [n for n in plain.state_dict() if not n.startswith("head.layers")]
+    others = [n for n in plain.state_dict() if not n.startswith("readout.layers")]
     assert all(torch.equal(plain.state_dict()[n], started.state_dict()[n]) for n in others)
     # So slow a training shows where it began.
     done = fit(task, name, model_settings=sizes, epochs=1, lr=1e-12, monitor="loss")
@@ -84,9 +86,9 @@ def test_a_regression_and_a_model_that_was_given_are_left_as_they_are():
     assert all(torch.equal(before[name], model.state_dict()[name]) for name in before)
     ward = simulate_ward(60, seed=1, hours=12).task
     own = oc.GRU(len(ward.series.channels), 4, static=2, kind="binary")
-    bias = own.head.layers.bias.detach().clone()
+    bias = own.readout.layers.bias.detach().clone()
     fit(ward, own, epochs=1, lr=1e-12, monitor="loss")
-    torch.testing.assert_close(own.head.layers.bias.detach(), bias)
+    torch.testing.assert_close(own.readout.layers.bias.detach(), bias)
 
 
 def test_the_first_loss_of_a_rare_label_is_that_of_its_base_rate():

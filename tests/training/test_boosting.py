@@ -121,7 +121,7 @@ def test_fit_lays_the_steps_of_a_model_that_has_room(tmp_path, per):
     done = fit(
         task, "neural-cde", tmp_path / "run", model_settings=SMALL, epochs=1, callback=callback
     )
-    steps = done.model.steps
+    steps = done.model.readout.steps
     laid = int((steps.height != 0).sum())
     if per == "row":
         # The label is a matter of time alone, which is the first number.
@@ -133,7 +133,7 @@ def test_fit_lays_the_steps_of_a_model_that_has_room(tmp_path, per):
         assert f"{laid} steps of single numbers stand beside the readout; {said}" in callback.said
         asked, wanted = task.split("validation")
         found = predict_task(done.model, asked, "row")
-        assert judged["validation_auc"] == score("binary", "auc", found, wanted, done.model.head)
+        assert judged["validation_auc"] == score("binary", "auc", found, wanted, done.model.readout)
         assert judged["validation_auc"] > done.best["validation_auc"]
         card = (tmp_path / "run" / "model" / "README.md").read_text()
         assert (
@@ -144,7 +144,7 @@ def test_fit_lays_the_steps_of_a_model_that_has_room(tmp_path, per):
     assert done.model.training is False
     # A run that is over is loaded, steps and all; without a folder the same are found.
     again = fit(task, "neural-cde", tmp_path / "run", model_settings=SMALL, epochs=1)
-    assert torch.equal(again.model.steps.height, steps.height)
+    assert torch.equal(again.model.readout.steps.height, steps.height)
     alone = fit(task, "neural-cde", model_settings=SMALL, epochs=1)
     for name, tensor in steps.state_dict().items():
-        assert torch.equal(alone.model.steps.state_dict()[name], tensor), name
+        assert torch.equal(alone.model.readout.steps.state_dict()[name], tensor), name

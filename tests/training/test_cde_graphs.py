@@ -9,7 +9,7 @@ from recomputed import NoLook, Recomputing, assert_same_gradients, made_labels, 
 from tests.kernels.in_own_process import interpreted
 from tests.models.test_gru import made_batch
 
-import onlinecde as oc
+from onlinecde.models.flat_settings import neural_cde
 from onlinecde.solvers import counting_evaluations
 from onlinecde.solvers import gradients as solver_gradients
 from onlinecde.solvers.backends import choice
@@ -106,8 +106,8 @@ def made_model(control, **keywords):
         "counts": False,
         "activation": "silu",
     } | keywords
-    model = oc.NeuralCDE(3, control=control, backend="torch", method="midpoint", **settings)  # fmt: skip
-    model.encoding.fit(made_batch((30, 30), static=model.static, seed=5))
+    model = neural_cde(3, control=control, backend="torch", method="midpoint", **settings)  # fmt: skip
+    model.fit_scales(made_batch((30, 30), static=model.static, seed=5))
     return model.double().train()
 
 
@@ -211,7 +211,7 @@ def test_with_horizons_it_is_the_plain_step_too(control):
         plain.zero_grad()
         plain_ahead.zero_grad()
         outputs, logits = plain_ahead.forward_with(plain, batch)
-        loss = plain.head.loss(outputs, labels)
+        loss = plain.readout.loss(outputs, labels)
         (loss + 0.4 * plain_ahead.loss(logits, batch.times, labels)).backward()
         torch.testing.assert_close(step(batch, labels), loss.detach(), rtol=1e-9, atol=1e-12)
         assert_same_gradients(model, plain)
@@ -242,7 +242,7 @@ def test_the_kernels_take_what_it_lays_out(names):
     found = interpreted(str(Path(__file__).parent / "interpreted_step.py"), *names)
     assert set(found) == set(names)
     for name, errors in found.items():
-        assert {"loss", "initial.weight", "field.weight", "head.layers.weight"} <= set(errors)
+        assert {"loss", "initial.weight", "field.weight", "readout.layers.weight"} <= set(errors)
         assert ("field.path_weight" in errors) == name.endswith("driven")
         assert all(error < 3e-5 for error in errors.values()), (name, errors)
         assert any(error > 0 for error in errors.values())

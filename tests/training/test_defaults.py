@@ -9,6 +9,7 @@ import torch
 
 import onlinecde as oc
 from onlinecde.data import Task, simulate_ward
+from onlinecde.models.flat_settings import flat_of
 from onlinecde.training import FitError, build_model
 from onlinecde.training import defaults as building
 from onlinecde.training.defaults import PULL, RESTORING, model_class, model_settings, resolve
@@ -62,7 +63,7 @@ def test_what_is_given_is_kept_and_what_no_longer_fits_is_left_out(ward):
     ],
 )
 def test_the_readout_of_series_with_gaps_sees_ramps_unless_told_otherwise(ward, given, wanted):
-    config = build_model(ward, "neural-cde", given).config
+    config = flat_of(build_model(ward, "neural-cde", given).config)
     found = tuple(config[f"readout_{name}"] for name in ("ramps", "width", "dropout"))
     assert found == wanted
 
@@ -71,13 +72,13 @@ def test_with_many_labels_at_rows_the_readout_has_several_members(ward, monkeypa
     there = int((~ward.split("train")[1].isnan()).sum())
     for many, wanted in ((there + 1, (128, 1, 0)), (there, (256, 16, 256))):
         monkeypatch.setattr(building, "MANY", many)
-        config = build_model(ward, "neural-cde").config
+        config = flat_of(build_model(ward, "neural-cde").config)
         assert tuple(config[f"readout_{name}"] for name in ("width", "members", "steps")) == wanted
     for given in ({"readout_width": None}, {"readout_members": 1}):
-        other = build_model(ward, "neural-cde", given).config
+        other = flat_of(build_model(ward, "neural-cde", given).config)
         assert (other["readout_members"], other["readout_steps"]) == (1, 0)
     once = replace(ward, per="stream", labels=ward.labels[:, 0])
-    assert build_model(once, "neural-cde").config["readout_members"] == 1
+    assert flat_of(build_model(once, "neural-cde").config)["readout_members"] == 1
 
 
 def test_a_state_is_pulled_back_at_first(ward):

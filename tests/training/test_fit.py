@@ -62,7 +62,7 @@ def test_every_kind_of_task_is_learned_in_its_own_units(model, kind, per, bar):
     done = fit(task, model, model_settings={"hidden": 16}, epochs=40, lr=1e-2, batch_size=32)
     series, labels = task.split("test")
     found = score(
-        task.kind, task.metric, predict_task(done.model, series, per), labels, done.model.head
+        task.kind, task.metric, predict_task(done.model, series, per), labels, done.model.readout
     )
     assert (found < bar) if kind == "regression" else (found > bar), found
 
@@ -95,7 +95,7 @@ def test_the_model_has_the_weights_of_the_best_validation_point(ward):
     assert done.best["validation_auc"] == max(values)
     series, labels = ward.split("validation")
     outputs = predict_task(done.model, series, "row")
-    again = score("binary", "auc", outputs, labels, done.model.head)
+    again = score("binary", "auc", outputs, labels, done.model.readout)
     assert again == pytest.approx(done.best["validation_auc"], abs=1e-6)
 
 
@@ -124,7 +124,7 @@ def test_a_readout_of_several_members_learns_faster_and_all_before_it_slower(mem
     how = {"batch_size": 60, "average": 0.0, "clip_gradient": None, "lr": 1e-5, "head_lr": 3.0}
     fit(task, model, epochs=1, monitor="loss", **how)
     # Adam's first step is as long as the rate, whatever the gradient.
-    for name, pace in (("field.inner.0.weight", body), ("head.layers.1.weight", head)):
+    for name, pace in (("field.inner.0.weight", body), ("readout.layers.1.weight", head)):
         moved = model.state_dict()[name] - before[name]
         assert float(moved.abs().max()) == pytest.approx(1e-5 * pace, rel=0.05), name
 
@@ -139,7 +139,7 @@ def test_a_fold_changes_nothing_but_units():
         model = build_model(task, name, {"hidden": 6}).double().eval()
         series, labels = task.split("train")
         series = series.to(dtype=torch.float64)
-        model.encoding.fit(series)
+        model.fit_scales(series)
         scales = learn_scales(model, series, labels, target=True)
         with torch.no_grad():
             before = scales.outputs(model(scales.series(series)))

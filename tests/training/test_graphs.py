@@ -2,30 +2,46 @@
 
 import pytest
 import torch
+from torch import nn
 
 import onlinecde as oc
 from onlinecde.data import simulate_ward
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.defaults import build_model
 from onlinecde.training.folding import Scales
-from onlinecde.training.graphs import GraphedStep, bucket, masked_loss, why_not
+from onlinecde.training.graphs import GraphedStep, bucket, why_not
 from onlinecde.training.loop import Training
 from onlinecde.training.settings import FitSettings
+
+
+def picked_loss(kind, outputs, labels, weight):
+    """The loss of the labels that are there, picked out."""
+    known = labels >= 0 if kind == "multiclass" else ~labels.isnan()
+    found, wanted = outputs[known], labels[known]
+    if not len(found):
+        return found.sum()
+    if kind == "multiclass":
+        return nn.functional.cross_entropy(found, wanted.long(), weight)
+    if kind == "regression":
+        return nn.functional.mse_loss(found, wanted)
+    return nn.functional.binary_cross_entropy_with_logits(found, wanted, pos_weight=weight)
 
 
 @pytest.mark.parametrize("kind", ["regression", "binary", "multilabel", "multiclass"])
 @pytest.mark.parametrize("missing", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_masked_loss_is_that_of_the_head(kind, missing, weighted):
+def test_the_loss_looks_at_no_number_and_is_the_mean_over_the_labels_there_are(
+    kind, missing, weighted
+):
     outputs = torch.randn(5, 7, 3, requires_grad=True)
-    head = oc.NeuralCDE(2, 4, 4, outputs=3, kind=kind).head
+    head = oc.NeuralCDE(2, 4, outputs=3, field={"width": 4}, readout={"kind": kind}).readout
     shape = (5, 7) if kind == "multiclass" else (5, 7, 3)
     labels = torch.randint(0, 2, shape).float()
     labels[torch.rand(shape) < missing] = -1 if kind == "multiclass" else torch.nan
     weight = None
     if weighted and kind != "regression":
         weight = torch.rand(3) + 0.5 if kind == "multiclass" else torch.tensor(1.7)
-    mine, wanted = masked_loss(kind, outputs, labels, weight), head.loss(outputs, labels, weight)
+    mine, wanted = head.loss(outputs, labels, weight), picked_loss(kind, outputs, labels, weight)
     torch.testing.assert_close(mine, wanted)
     for found in zip(*(torch.autograd.grad(x, outputs) for x in (mine, wanted)), strict=True):
         torch.testing.assert_close(*found)
@@ -33,7 +49,7 @@ def test_the_masked_loss_is_that_of_the_head(kind, missing, weighted):
 
 def test_what_cannot_be_captured_is_said():
     with pytest.raises(ValueError, match="the model is on cpu"):
-        GraphedStep(oc.NeuralCDE(2, 4, 4), streams=8)
+        GraphedStep(oc.NeuralCDE(2, 4, field={"width": 4}), streams=8)
     for model in (oc.GRU, oc.GRUdt, oc.GRUdtIntensity, oc.GRUD, oc.ODERNN):
         assert why_not(model(2, 4)) == "the model is on cpu"
         own = type("Own", (model,), {})
@@ -42,10 +58,21 @@ def test_what_cannot_be_captured_is_said():
     assert "depends on the data" in why_not(oc.ODERNN(2, 4, method="heun", rtol=1e-3, atol=1e-6))
     assert "leg by leg" in why_not(oc.ODERNN(2, 4, gradient="adjoint"))
     assert "was asked for" in why_not(oc.ODERNN(2, 4, backend="torch"))
-    assert "depends on the data" in why_not(oc.NeuralCDE(2, 4, 4, max_step=1.0))
+    assert "depends on the data" in why_not(
+        oc.NeuralCDE(2, 4, field={"width": 4}, solver={"max_step": 1.0})
+    )
     for control in ("rectilinear", "linear", "hermite", "natural_cubic"):
-        assert why_not(oc.NeuralCDE(2, 4, 4, control=control)) == "the model is on cpu"
-        adaptive = oc.NeuralCDE(2, 4, 4, control=control, method="bosh3", rtol=1e-3, atol=1e-6)
+        assert (
+            why_not(oc.NeuralCDE(2, 4, control=control, field={"width": 4}))
+            == "the model is on cpu"
+        )
+        adaptive = oc.NeuralCDE(
+            2,
+            4,
+            control=control,
+            field={"width": 4},
+            solver={"method": "bosh3", "rtol": 1e-3, "atol": 1e-6},
+        )
         assert "depends on the data" in why_not(adaptive)
 
 

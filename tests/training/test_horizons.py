@@ -82,7 +82,7 @@ def test_gradients_are_those_of_the_loss_written_out(ward, name):
     found = [p.grad.clone() for p in (*model.parameters(), *training.ahead.parameters())]
 
     # Row by row, what the head reads at the last row of each beginning of a stream.
-    handle = model.head.register_forward_pre_hook(lambda _, read: seen.append(read[0]))
+    handle = model.readout.register_forward_pre_hook(lambda _, read: seen.append(read[0]))
     said = []
     for stream in range(len(batch)):
         for row in range(int(batch.rows[stream])):
@@ -117,7 +117,7 @@ def test_the_state_alone_is_read_where_the_head_sees_x_too(ward):
     model = build_model(ward, "neural-cde", sizes)
     series, labels = ward.split("train")
     ahead = HorizonReadout(model, series, labels, HOW)
-    assert ahead.in_features == model.hidden < model.head.inputs
+    assert ahead.in_features == model.hidden < model.readout.inputs
     with torch.no_grad():
         outputs, logits = ahead.forward_with(model, series[:4])
         assert logits.shape == (*series[:4].times.shape, 2)
@@ -172,7 +172,7 @@ def test_it_learns_what_is_to_come(ward):
     """Trained together, the loss of horizons falls well below that of their base rates."""
     model = build_model(ward, "gru", {"hidden": 16})
     training = Training(model, ward, Scales(), HOW.changed({"lr": 1e-2}), torch.device("cpu"))
-    model.encoding.fit(ward.split("train")[0])
+    model.fit_scales(ward.split("train")[0])
     rows, labels = training.series, training.labels
 
     def loss():
@@ -209,7 +209,7 @@ def test_a_captured_step_is_told_of_horizons(ward, monkeypatch):
 
 def test_a_state_with_more_to_learn_learns_at_full_pace(ward):
     model = build_model(ward, "neural-cde", {**SMALL, "readout_width": 5, "readout_members": 2})
-    assert model.head.paces == (0.1, 4.0)
+    assert model.readout.paces == (0.1, 4.0)
 
     def rates(settings):
         training = Training(model, ward, Scales(), settings, torch.device("cpu"))

@@ -11,7 +11,7 @@ from onlinecde.artifacts import read_manifest
 from onlinecde.data import Task, simulate_ward
 from onlinecde.evaluation.metrics import score
 from onlinecde.evaluation.predictions import predict_task
-from onlinecde.models.heads import Head
+from onlinecde.models.readout import Readout
 from onlinecde.training import FitSettings, build_model, fit
 from onlinecde.training.calibration_map import fit_map, mapped
 from onlinecde.training.callbacks import Callback
@@ -46,14 +46,14 @@ def test_the_map_finds_the_scale_and_shift_that_made_the_labels():
     print("seed 8")
     logits = random.normal(0, 2.0, (20000, 2))
     labels = random.random(logits.shape) < 1 / (1 + np.exp(-(0.4 * logits + [0.3, -1.0])))
-    head = Head(1, 2, "multilabel")
+    head = Readout(1, 2, "multilabel")
     scale, shift = fit_map(head, torch.tensor(logits), torch.tensor(labels).float())
     assert scale.tolist() == pytest.approx([0.4, 0.4], abs=0.03)
     assert shift.tolist() == pytest.approx([0.3, -1.0], abs=0.06)
 
 
 def test_few_labels_change_little_and_none_change_nothing():
-    head = Head(1, 1, "binary")
+    head = Readout(1, 1, "binary")
     logits = torch.tensor([[-3.0], [-2.0], [3.0], [2.0]])
     for labels in ([1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 1.0]):
         scale, shift = fit_map(head, logits, torch.tensor(labels))
@@ -67,7 +67,7 @@ def test_classes_share_a_scale_so_that_the_most_likely_one_stays():
     random = torch.Generator().manual_seed(2)
     logits = 5 * torch.randn(300, 3, generator=random)
     labels = torch.randint(3, (300,), generator=random)
-    scale, shift = fit_map(Head(1, 3, "multiclass"), logits, labels)
+    scale, shift = fit_map(Readout(1, 3, "multiclass"), logits, labels)
     assert scale.unique().numel() == 1
     assert 0 < float(scale[0]) < 0.5
     assert not shift.any()
@@ -84,7 +84,7 @@ def test_classes_share_a_scale_so_that_the_most_likely_one_stays():
 def test_recalibration_is_exact_keeps_ranks_and_lowers_the_loss(ward, kind, sizes):
     model = overconfident(ward, kind, **sizes)
     if sizes.get("readout_steps"):
-        assert float(model.steps.share) == 0.5, "no step was laid: the claim would be empty"
+        assert float(model.readout.steps.share) == 0.5, "no step was laid: the claim would be empty"
     series, labels = ward.split("validation")
     before = predict_task(model, series, "row")
     done = recalibrate(model, ward, FitSettings(), Callback())
@@ -93,11 +93,13 @@ def test_recalibration_is_exact_keeps_ranks_and_lowers_the_loss(ward, kind, size
     torch.testing.assert_close(after, expected, rtol=1e-4, atol=1e-4)
     assert done["scale"][0] < 0.9
     loss, old = (
-        score("binary", "log_loss", outputs, labels, model.head) for outputs in (after, before)
+        score("binary", "log_loss", outputs, labels, model.readout) for outputs in (after, before)
     )
     assert loss < old
     assert done["validation_loss"] == pytest.approx(loss, abs=1e-5)
-    auc, old = (score("binary", "auc", outputs, labels, model.head) for outputs in (after, before))
+    auc, old = (
+        score("binary", "auc", outputs, labels, model.readout) for outputs in (after, before)
+    )
     assert auc == pytest.approx(old, abs=2e-3)
 
 
@@ -117,7 +119,7 @@ def test_live_answers_and_a_saved_model_are_recalibrated_too(ward, tmp_path):
 
 def test_a_readout_whose_outputs_are_changed_afterwards_stays_as_it_is(ward):
     model = overconfident(ward, hidden=6)
-    model.head.register_forward_hook(lambda _, inputs, outputs: outputs.tanh())
+    model.readout.register_forward_hook(lambda _, inputs, outputs: outputs.tanh())
     before, notes = {n: t.clone() for n, t in model.state_dict().items()}, Notes()
     assert recalibrate(model, ward, FitSettings(), notes) is None
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())

@@ -51,7 +51,7 @@ def made_model(name, **keywords):
     torch.manual_seed(0)
     settings = {"channels": 3, "hidden": 6, "gain": 0.7, "clip": 1.5} | settings | keywords
     model = kind(**settings)
-    model.encoding.fit(made_batch((30, 30), seed=5))
+    model.fit_scales(made_batch((30, 30), seed=5))
     return model.double().train()
 
 
@@ -139,7 +139,7 @@ def test_with_horizons_it_is_the_plain_step_too(name):
         plain.zero_grad()
         plain_ahead.zero_grad()
         outputs, logits = plain_ahead.forward_with(plain, batch)
-        loss = plain.head.loss(outputs, labels)
+        loss = plain.readout.loss(outputs, labels)
         (loss + 0.4 * plain_ahead.loss(logits, batch.times, labels)).backward()
         torch.testing.assert_close(step(batch, labels), loss.detach(), rtol=1e-9, atol=1e-12)
         assert_same_gradients(model, plain)
@@ -164,12 +164,12 @@ def test_no_number_is_looked_at(name, final, kind):
     assert torch.isfinite(loss)
     outputs = model(batch, final=final)
     with pytest.raises(AssertionError, match="looks at numbers"), NoLook():
-        model.head.loss(outputs, labels)
+        model.readout.loss(outputs, labels)
 
 
 def test_what_it_is_not_for_is_refused():
     with pytest.raises(ValueError, match="RecurrentStep is not for NeuralCDE"):
-        RecurrentStep(oc.NeuralCDE(2, 4, 4), streams=8)
+        RecurrentStep(oc.NeuralCDE(2, 4, field={"width": 4}), streams=8)
     with pytest.raises(ValueError, match="GraphedStep is not for GRU"):
         graphs.GraphedStep(oc.GRU(2, 4), streams=8)
     with pytest.raises(ValueError, match="4 streams, the step takes up to 3"):

@@ -136,8 +136,8 @@ def test_the_defaults_learn_what_a_channel_showed_last(table):
 def test_a_fresh_model_has_no_gradient_that_grew_along_a_series(table):
     task = table.task()
     model = build_model(task, "neural-cde")
-    model.encoding.fit(task.series)
-    model.head.loss(model(task.series.to(torch.float32), final=True), task.labels).backward()
+    model.fit_scales(task.series)
+    model.readout.loss(model(task.series.to(torch.float32), final=True), task.labels).backward()
     gradient = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
     assert gradient < 100
 

@@ -7,7 +7,7 @@ import inspect
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -21,9 +21,12 @@ from safetensors.torch import save as write_tensors
 from torch import Tensor, nn
 
 from onlinecde.artifacts.folders import ArtifactError, check_target, identity, read_file, write
-from onlinecde.models import MODELS, OnlineModel
+from onlinecde.controls import Encoding
+from onlinecde.models import MODELS, OnlineModel, Readout
+from onlinecde.models.base import present_name
+from onlinecde.models.flat_settings import present_config
 from onlinecde.series import Schema, SeriesError
-from onlinecde.solvers import Solver
+from onlinecde.solvers import MLPField, Solver
 from onlinecde.solvers.fields import has_hooks
 from onlinecde.version import __version__
 
@@ -85,13 +88,24 @@ def save(
     """Write a model to a folder; whoever looks, at any moment, finds all of it or none.
 
     A model that `load` would not make the same again is refused: one with parts, hooks or settings that
-    its constructor did not put there. For parts of one's own, write a class that builds them, and give it
-    to `load` in `models`.
+    its constructor did not put there. Of parts of one's own that were given to the constructor, the names of
+    their classes are saved, and their `config`, a mapping of constructor arguments, where they have one.
 
-    `channels` and `units` name what its channels are (default: as in `model.schema`, which is saved
-    with it); `extra` is anything that can be JSON (task,
-    metrics, ...); `card` becomes `README.md`. A folder that is there already is refused, unless
-    `overwrite` is given and it holds a saved model: then the new one takes its place in one move.
+    Args:
+        model: what is saved.
+        folder: where; one that is there already is refused, unless `overwrite` is given and it holds a saved
+            model: then the new one takes its place in one move.
+        extra: anything that can be JSON (task, metrics, ...).
+        channels: names of its channels; default: those of `model.schema`, which is saved with it.
+        units: and their units.
+        card: text of its `README.md`.
+        overwrite: as above.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ArtifactError: the model cannot be saved, or not there.
 
     >>> save(model, "out/model", extra={"task": "sepsis"})  # doctest: +SKIP
     """
@@ -99,7 +113,7 @@ def save(
     check_target(target, overwrite, MANIFEST)
     config = _as_json(getattr(model, "config", None), "the model's config")
     tensors = _tensors(model)
-    _check_rebuilt(model, config, tensors, target)
+    _check_rebuilt(model, config, tensors)
     weights = write_tensors(tensors)
     schema = model.schema
     if channels is None and schema is not None:
@@ -135,19 +149,21 @@ def save(
     return target
 
 
-def load(
-    folder: str | os.PathLike[str], *, models: Mapping[str, type[OnlineModel]] | None = None
-) -> OnlineModel:
+def load(folder: str | os.PathLike[str], *, classes: Iterable[type[nn.Module]] = ()) -> OnlineModel:
     """Read a model that `save` wrote, in eval mode on the CPU; nothing in the folder is run.
 
-    `models` adds classes of one's own, by name, to those of this library. Other files in the
-    folder are ignored.
+    Args:
+        folder: where it is; files that `save` did not write are ignored.
+        classes: classes of one's own that the model or its parts are of; the folder only names them.
+
+    Returns:
+        The model, the same bit for bit.
 
     Raises:
-        ArtifactError: the folder is damaged, incomplete or not what it says it is.
+        ArtifactError: the folder is damaged, incomplete or not what it says it is, or a class is not known.
     """
     home = Path(folder)
-    known = {**MODELS, **(models or {})}
+    known: Known = {**MODELS, **_PARTS, **{own.__name__: own for own in classes}}
     while True:
         before = identity(home)
         try:
@@ -158,13 +174,15 @@ def load(
                 raise
 
 
-def _read(home: Path, known: Mapping[str, type[OnlineModel]]) -> OnlineModel:
+Known = Mapping[str, type[nn.Module]]
+_PARTS: Known = {part.__name__: part for part in (Encoding, MLPField, Readout)}
+
+
+def _read(home: Path, known: Known) -> OnlineModel:
     manifest = read_manifest(home)
-    if manifest.model not in known:
-        raise ArtifactError(
-            f"{home}: the model is a {manifest.model!r}, which is none of {', '.join(known)}: "
-            "give its class in `models`, or use the version of onlinecde that wrote it."
-        )
+    kind = _class(manifest.model, known, "the model", home)
+    if not issubclass(kind, OnlineModel):
+        raise ArtifactError(f"{home}: {manifest.model} is no model: give its class in `classes`.")
     data = read_file(home, WEIGHTS, min(manifest.bytes, _LARGEST_WEIGHTS))
     if len(data) != manifest.bytes or hashlib.sha256(data).hexdigest() != manifest.sha256:
         raise ArtifactError(
@@ -175,7 +193,7 @@ def _read(home: Path, known: Mapping[str, type[OnlineModel]]) -> OnlineModel:
         tensors = read_tensors(data)
     except Exception as error:  # safetensors, numpy and torch each raise their own
         raise ArtifactError(f"{home}: {WEIGHTS} is not a safetensors file ({error}).") from error
-    model = _build(known[manifest.model], manifest.config, tensors, home)
+    model = _build(kind, present_config(kind, manifest.config), tensors, known, home)
     try:
         schema = manifest.named_schema()
     except SeriesError as error:
@@ -238,45 +256,97 @@ _KINDS = {
 }
 
 
+def _class(name: str, known: Known, what: str, home: Path) -> type[nn.Module]:
+    if name not in known:
+        raise ArtifactError(
+            f"{home}: {what} is a {name!r}, which is none of {', '.join(known)}: give its class, "
+            f"load(folder, classes=[{name}]), or use the version of onlinecde that wrote it."
+        )
+    return known[name]
+
+
+def _class_names(config: Any) -> Iterator[str]:
+    """Names of classes that a config has records of."""
+    if isinstance(config, Mapping):
+        if config.keys() == {"class", "config"}:
+            yield config["class"]
+        for value in config.values():
+            yield from _class_names(value)
+
+
+def _with_parts(config: Mapping[str, Any], known: Known, home: Path) -> dict[str, Any]:
+    """A config with a part of a class for each record of one, see `models.parts.recorded`."""
+    built: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            value = _with_parts(value, known, home)
+            if value.keys() == {"class", "config"}:
+                kind = _class(str(value["class"]), known, f"`{name}`", home)
+                try:
+                    value = kind(**value["config"])
+                except Exception as error:
+                    raise ArtifactError(
+                        f"{home}: `{name}`, a {kind.__name__}, cannot be built ({error}): a class of your own "
+                        "whose constructor takes arguments keeps them as a mapping in its attribute `config`."
+                    ) from error
+        built[name] = value
+    return built
+
+
+def _check_sizes(config: Mapping[str, Any], tensors: int, cls: type, home: Path) -> None:
+    for name, value in config.items():
+        most = tensors if name in _LAYER_COUNTS else _LARGEST_NUMBER
+        if isinstance(value, Mapping):
+            _check_sizes(value, tensors, cls, home)
+        elif isinstance(value, int) and not -_LARGEST_NUMBER <= value <= most:
+            raise ArtifactError(f"{home}: `{name}` is {value}, which no model of this size has.")
+
+
 def _build(
-    cls: type[OnlineModel], config: dict[str, Any], tensors: dict[str, Tensor], home: Path
+    cls: type[OnlineModel],
+    config: dict[str, Any],
+    tensors: dict[str, Tensor],
+    known: Known,
+    home: Path,
 ) -> OnlineModel:
     """A model of the class with these tensors, which must be exactly its own."""
     taken = inspect.signature(cls).parameters
     unknown = set(config) - set(taken)
     if unknown and all(one.kind is not one.VAR_KEYWORD for one in taken.values()):
         raise ArtifactError(f"{home}: {cls.__name__} takes no argument {min(unknown)!r}.")
-    for name, value in config.items():
-        most = len(tensors) if name in _LAYER_COUNTS else _LARGEST_NUMBER
-        if isinstance(value, int) and not -_LARGEST_NUMBER <= value <= most:
-            raise ArtifactError(f"{home}: `{name}` is {value}, which no model of this size has.")
+    _check_sizes(config, len(tensors), cls, home)
     with _building(f"{home}: {cls.__name__} cannot be built from the manifest's config"):
         with torch.device("meta"):
-            plan = cls(**config)
-        _check_tensors(plan.state_dict(), tensors, home)
-        model = cls(**config)
+            plan = cls(**_with_parts(config, known, home))
+        own = plan.state_dict()
+        tensors = {name if name in own else present_name(name): t for name, t in tensors.items()}
+        _check_tensors(own, tensors, f"{home}: ")
+        model = cls(**_with_parts(config, known, home))
     model.load_state_dict(tensors, assign=True)
     return model.eval()
 
 
-def _check_rebuilt(
-    model: OnlineModel, config: dict[str, Any], tensors: dict[str, Tensor], home: Path
-) -> None:
+def _check_rebuilt(model: OnlineModel, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Refuse a model that its class would not make the same again from its config."""
     cls = type(model)
-    if MODELS.get(cls.__name__, cls) is not cls:
-        raise ArtifactError(
-            f"a class of your own has the name of this library's {cls.__name__}, which load would build: "
-            "rename it."
-        )
+    ours = {**MODELS, **_PARTS}
+    named = {cls.__name__, *_class_names(config)}
+    own = {type(m).__name__: type(m) for m in model.modules() if type(m).__name__ in named}
+    own[cls.__name__] = cls
+    for name, kind in own.items():
+        if ours.get(name, kind) is not kind:
+            raise ArtifactError(
+                f"a class of your own has the name of this library's {name}, which load would build: "
+                "rename it."
+            )
     with _building(f"{cls.__name__} cannot be built from the model's config"), torch.device("meta"):
-        plan = cls(**config)
+        plan = cls(**_with_parts(config, {**own, **ours}, Path("the model's config")))
     if (lost := next(_lost(model, plan), None)) is not None:
         raise ArtifactError(
             f"{lost}: load would lose that. Build the model with it, in the constructor of a class of your "
             "own if need be, or keep model.state_dict() yourself."
         )
-    _check_tensors(plan.state_dict(), tensors, home)
+    _check_tensors(plan.state_dict(), tensors, "")
 
 
 def _lost(model: OnlineModel, plan: OnlineModel) -> Iterator[str]:
@@ -330,23 +400,23 @@ def _building(failed: str) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _check_tensors(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], home: Path) -> None:
+def _check_tensors(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], home: str) -> None:
     for name in wanted.keys() - given.keys():
-        raise ArtifactError(f"{home}: the weights lack the tensor {name!r}.")
+        raise ArtifactError(f"{home}the weights lack the tensor {name!r}.")
     for name in given.keys() - wanted.keys():
-        raise ArtifactError(f"{home}: the weights hold a tensor {name!r} the model does not have.")
+        raise ArtifactError(f"{home}the weights hold a tensor {name!r} the model does not have.")
     usual = torch.get_default_dtype()
     kinds = {given[name].dtype for name, tensor in wanted.items() if tensor.dtype == usual}
     for name, tensor in wanted.items():
         found = given[name]
         if found.shape != tensor.shape:
             raise ArtifactError(
-                f"{home}: tensor {name!r} has shape {tuple(found.shape)}, the model needs "
+                f"{home}tensor {name!r} has shape {tuple(found.shape)}, the model needs "
                 f"{tuple(tensor.shape)}."
             )
         fits = found.dtype in _FLOATS if tensor.dtype == usual else found.dtype == tensor.dtype
         if not fits or len(kinds) > 1:
-            raise ArtifactError(f"{home}: tensor {name!r} has a dtype of its own, {found.dtype}.")
+            raise ArtifactError(f"{home}tensor {name!r} has a dtype of its own, {found.dtype}.")
 
 
 def _tensors(model: OnlineModel) -> dict[str, Tensor]:

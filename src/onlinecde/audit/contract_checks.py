@@ -138,8 +138,8 @@ def save_and_load(model: OnlineModel, batch: SeriesBatch, seed: int) -> Measured
     """Contract 6: a saved and loaded model gives the same outputs and the same states."""
     with TemporaryDirectory() as folder:
         artifacts.save(model, Path(folder) / "model")
-        known = {type(model).__name__: type(model)}
-        again = artifacts.load(Path(folder) / "model", models=known).to(model.device).eval()
+        known = {type(part) for part in model.modules()}
+        again = artifacts.load(Path(folder) / "model", classes=known).to(model.device).eval()
     if not torch.equal(model(batch).nan_to_num(), again(batch).nan_to_num()):
         return Measured(False, "outputs differ after loading", "the same bits")
     if model.measurability is not Measurability.OFFLINE:

@@ -10,15 +10,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from onlinecde.controls.fill import forward_fill, last_observed, observation_counts
-from onlinecde.controls.ramps import Ramps
+from onlinecde.controls.fill import observation_counts
 from onlinecde.series import Schema, SeriesBatch, SeriesError
 
 _METHODS = frozenset({"forward", "scale_time", "scale_values", "scale_counts", "seen", "since"})
 FAR = 1_000.0
 """Times and values this large are taken as they are only by mistake."""
-STREAMS = 2_000
-"""Streams at most, evenly spaced, that quantiles are learned from."""
 LINEAR = 2.0
 """What `bound` leaves as it is: equally long series that begin at one time lie within 1.74 of scaled time."""
 
@@ -74,8 +71,7 @@ class Encoding(nn.Module):
     those. Each count still moves the path by `count_gain`.
 
     `static` features, where they are to be seen too, stand behind the channels: scaled as values
-    are, observed once, at a stream's first row. With `ramps` a readout sees each number of X, and
-    how long ago each channel was observed, as that many `Ramps` too.
+    are, observed once, at a stream's first row.
 
     `fit` learns shifts and scales from training series; they are buffers and travel with a saved
     model. Without `fit` they are 0 and 1, and a warning says so where times or values are beyond 1,000.
@@ -94,13 +90,13 @@ class Encoding(nn.Module):
         counts: bool = False,
         *,
         static: int = 0,
-        ramps: int = 0,
         gain: float = 1.0,
         clip: float | None = None,
         count_scale: Literal["linear", "log"] = "linear",
         count_gain: float = 1.0,
         bounded: bool = False,
     ) -> None:
+        self.config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         super().__init__()
         if channels < 1:
             raise ValueError(f"channels is {channels}: give at least 1.")
@@ -122,7 +118,6 @@ class Encoding(nn.Module):
         self.register_buffer("time_scale", torch.ones((), dtype=torch.float64))
         self.register_buffer("shift", torch.zeros(channels + static))
         self.register_buffer("scale", torch.ones(channels + static))
-        self.ramps = Ramps(self.path_channels + channels, ramps) if ramps else None
 
     def _apply(self, fn, recurse: bool = True):
         shift, scale = self.time_shift, self.time_scale
@@ -188,9 +183,6 @@ class Encoding(nn.Module):
         )
         mean, deviation = _mean_and_deviation(values[real])
         self.shift, self.scale = mean.to(self.shift), deviation.to(self.scale)
-        if self.ramps is not None:
-            some = batch[:: -(-len(batch) // STREAMS)].to(self.shift.device)
-            self.ramps.fit(self._view_lines(some))
         return self
 
     def since(self, times: Tensor, stamps: Tensor) -> Tensor:
@@ -203,20 +195,6 @@ class Encoding(nn.Module):
         else:
             gone = self.scale_time(times)[..., None] - self.scale_time(stamps)
         return torch.where(stamps.isnan(), 0.0, gone).to(self.shift.dtype)
-
-    def _view_lines(self, batch: SeriesBatch) -> Tensor:
-        """X and `since` at the real rows, (line, path channel + channel); NaN of what was never observed."""
-        rows, real = self(batch), batch.real
-        told = ~rows.values.isnan()
-        ever = told.cumsum(1) > 0
-        values = torch.where(ever, forward_fill(rows.values), torch.nan)
-        parts = [rows.time[:, :, None].to(values), values]
-        if rows.counts is not None:
-            counts = bound(rows.counts) if self.bounded else rows.counts
-            parts.append(counts.to(values))
-        since = self.since(batch.times, last_observed(batch.observed, batch.times))
-        parts.append(torch.where(ever[:, :, : self.channels], since, torch.nan))
-        return torch.cat(parts, 2)[real]
 
     def forward(self, batch: SeriesBatch) -> EncodedSeries:
         """Scale a batch; `counts` are those of the whole history of each stream."""
@@ -241,9 +219,14 @@ class Encoding(nn.Module):
         scaled = (times - self.time_shift) / self.time_scale
         return bound(scaled) if self.bounded else scaled
 
+    @property
+    def bounded_counts(self) -> int:
+        """How many of the path's channels, the last ones, are counts that are seen bounded."""
+        return self.value_channels if self.bounded and self.counts else 0
+
     def seen(self, x: Tensor) -> Tensor:
         """X (..., path channel) as the field, the readout and the initial map see it."""
-        return bound_counts(x, self.value_channels if self.bounded and self.counts else 0)
+        return bound_counts(x, self.bounded_counts)
 
     def scale_values(self, values: Tensor) -> Tensor:
         """Scaled values (..., channel); NaN stays NaN."""

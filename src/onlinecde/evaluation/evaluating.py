@@ -38,7 +38,7 @@ from onlinecde.evaluation.predictions import Predictions
 from onlinecde.evaluation.results import Evaluation
 from onlinecde.evaluation.utility import best_threshold, normalised, utility_of
 from onlinecde.models import OnlineModel
-from onlinecde.models.heads import Head
+from onlinecde.models.readout import Readout
 from onlinecde.version import __version__
 
 
@@ -127,10 +127,10 @@ def check_fit(model: OnlineModel, task: Task) -> None:
     """Refuse a model that shares no channel with the task, or was made for other questions or another unit."""
     one = replace(task, series=task.series[0])
     model.prepare((one if model.schema is None else one.under(model.schema)).series)
-    head = getattr(model, "head", None)
-    if not isinstance(head, Head):
+    head = getattr(model, "readout", None)
+    if not isinstance(head, Readout):
         raise ValueError(
-            f"{type(model).__name__} has no `head`: give it a Head, which knows probabilities."
+            f"{type(model).__name__} has no `Readout` as `readout`: give it one, which knows probabilities."
         )
     if head.kind != task.kind or model.outputs != task.outputs:
         raise ValueError(

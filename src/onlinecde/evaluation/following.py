@@ -109,7 +109,7 @@ def _curve(
     with torch.no_grad():
         batch = model.prepare(stream.to(model.device))
         outputs = model(batch, at=at.to(model.device)) if continuous else model(batch)
-    head = model.head  # pyright: ignore[reportAttributeAccessIssue]
+    head = model.readout  # pyright: ignore[reportAttributeAccessIssue]
     said = head.probabilities(outputs[0].double()).cpu().numpy()  # pyright: ignore[reportCallIssue]
     place = int(label) if task.kind == "multiclass" and label.ndim == 0 and label >= 0 else 0
     return at.numpy(), said[:, place], not continuous

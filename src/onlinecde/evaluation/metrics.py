@@ -13,7 +13,7 @@ from torch import Tensor
 
 from onlinecde.evaluation.bootstrap import Average, Cohort, Means, Ranking, Statistic
 from onlinecde.evaluation.predictions import MetricError, as_probabilities
-from onlinecde.models.heads import Head
+from onlinecde.models.readout import Readout
 
 Direction = Literal["max", "min"]
 
@@ -83,7 +83,7 @@ class Metric:
         return float(self.define(Question(predicted, labels))(np.ones((1, 1)))[0])
 
 
-def score(task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: Head) -> float:
+def score(task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: Readout) -> float:
     """The metric of raw outputs against labels, over every label that is there.
 
     outputs (..., output) as `predict_task` gives them; labels (...,), or (..., output) for several
@@ -95,7 +95,7 @@ def score(task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: He
         UndefinedMetric: it has no value on these labels.
 
     >>> import torch
-    >>> head = Head(1, 1, "binary")
+    >>> head = Readout(1, 1, "binary")
     >>> score("binary", "auc", torch.tensor([[0.1], [2.0], [0.3]]), torch.tensor([0.0, 1, 1]), head)
     1.0
     """
@@ -104,7 +104,7 @@ def score(task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: He
 
 
 def score_or_none(
-    task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: Head
+    task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: Readout
 ) -> float | None:
     """`score`, or None where the metric has no value on these labels."""
     try:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from onlinecde.data import Task
 from onlinecde.models import OnlineModel
-from onlinecde.models.heads import Head
+from onlinecde.models.readout import Readout
 from onlinecde.series import SeriesBatch
 
 
@@ -56,7 +56,7 @@ def predict_task(
     return torch.cat(parts)[torch.cat(order).argsort()]
 
 
-def as_probabilities(head: Head, outputs: Tensor) -> Tensor:
+def as_probabilities(head: Readout, outputs: Tensor) -> Tensor:
     """Raw outputs (..., output) as probabilities in float64; numbers of a regression as they are.
 
     Equal outputs get equal probabilities, so that ties stay ties: the last bit of a sigmoid depends
@@ -80,6 +80,6 @@ class Predictions:
         if (model, split) not in self._found:
             series, _ = self.task.split(split)
             outputs = predict_task(model, series, self.task.per, batch_size=self.batch_size)
-            head: Any = model.head
+            head: Any = model.readout
             self._found[model, split] = as_probabilities(head, outputs)
         return self._found[model, split]

@@ -122,7 +122,7 @@ def _trained(
 ) -> tuple[OnlineModel, list[dict[str, Any]]]:
     if (run / "model" / "manifest.json").exists():
         where = "cuda" if device == "auto" and torch.cuda.is_available() else device
-        model = load_model(run / "model", models={"SlippedCDE": SlippedCDE})
+        model = load_model(run / "model", classes=[SlippedCDE])
         return model.to("cpu" if where == "auto" else where), read_log(run)
     how = FitSettings(**cell.fit)
     with torch.random.fork_rng(devices=[]):
@@ -148,7 +148,7 @@ def _measured(
     every = _every_metric(model, task, outputs)
 
     def metric(found: Tensor, wanted: Tensor) -> float:
-        return score(task.kind, cell.row.metric, found, wanted, model.head)
+        return score(task.kind, cell.row.metric, found, wanted, model.readout)
 
     try:
         if not cell.batch_rmse:
@@ -163,7 +163,7 @@ def _measured(
 
 def _every_metric(model: OnlineModel, task: Task, outputs: Tensor) -> dict[str, float | None]:
     """From the same outputs; the data set's utility at the threshold best on validation."""
-    head: Any = model.head
+    head: Any = model.readout
     risks = {"test": as_probabilities(head, outputs)}
     if task.utility is not None and len(task.splits["validation"]):
         asked = predict_task(model, task.split("validation")[0], task.per)

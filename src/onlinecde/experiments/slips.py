@@ -13,6 +13,7 @@ from torch import Tensor
 from onlinecde.controls import Path, PolynomialPath, RectilinearPath
 from onlinecde.data import Task
 from onlinecde.models import NeuralCDE, OnlineModel
+from onlinecde.models.flat_settings import parts_of
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import solve_with
 from onlinecde.solvers.counting import note_evaluations
@@ -52,7 +53,7 @@ def slipped_model(
         return build_model(task, name, settings)
     longest = int(task.series.rows.max())
     given = model_settings(task, name, settings)
-    return SlippedCDE(slips=",".join(own), longest=longest, **given)
+    return SlippedCDE(slips=",".join(own), longest=longest, **parts_of(given))
 
 
 class SlippedCDE(NeuralCDE):
@@ -91,18 +92,17 @@ class SlippedCDE(NeuralCDE):
             raise ValueError("a model with slips answers at the rows alone: leave `at` out.")
         batch = self.prepare(batch)
         path = self.path(batch)
-        z0 = self.start(path, batch.static)
+        z0 = self.begin(path.rows[:, 0], batch.static)
         if "left slope" in self.slips and not path.smooth:
             knots = self._left_slopes(path, z0)
             z = knots[-1] if final else knots[:: path.pieces_per_row].transpose(0, 1)
         else:
             ask = "end" if final else "rows"
             z = solve_with(self.solver, path, self.field, z0, outputs=ask).z
-        stamps, rows = self.stamps(batch), batch.times.shape[1]
+        rows, ages = batch.times.shape[1], self.ages(batch.times, self.stamps(batch))
         if final:
-            stamps = None if stamps is None else stamps[:, -1]
-            return self.read(z, self.view(path.rows[:, -1], batch.times[:, -1], stamps))
-        return self.read(z[:, :rows], self.view(path.rows[:, :rows], batch.times, stamps))
+            return self.read(z, self.seen(path.rows[:, -1], None if ages is None else ages[:, -1]))
+        return self.read(z[:, :rows], self.seen(path.rows[:, :rows], ages))
 
     def _left_slopes(self, path: Path, z0: Tensor) -> Tensor:
         """z at the knots, (knot, stream, hidden)."""

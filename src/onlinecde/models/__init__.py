@@ -1,13 +1,15 @@
 """Models under one contract: series in, predictions out, and the same numbers row by row."""
 
-from onlinecde.models.contract import OnlineModel, StateError, StreamState
+from onlinecde.models.base import OnlineModel
 from onlinecde.models.explain import Explanation
+from onlinecde.models.frozen import FrozenCDE
 from onlinecde.models.gru import GRU, GRUdt, GRUdtIntensity
 from onlinecde.models.gru_d import GRUD
-from onlinecde.models.heads import Head
-from onlinecde.models.neural_cde import CDEState, NeuralCDE
+from onlinecde.models.neural_cde import NeuralCDE
 from onlinecde.models.ode_rnn import ODERNN
+from onlinecde.models.readout import Readout
 from onlinecde.models.recurrent import RecurrentModel, RecurrentState
+from onlinecde.models.state import CDEState, StateError, StreamState
 
 MODELS = {model.__name__: model for model in (GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE)}
 """The models by name: what a saved model may be."""
@@ -19,11 +21,12 @@ __all__ = [
     "ODERNN",
     "CDEState",
     "Explanation",
+    "FrozenCDE",
     "GRUdt",
     "GRUdtIntensity",
-    "Head",
     "NeuralCDE",
     "OnlineModel",
+    "Readout",
     "RecurrentModel",
     "RecurrentState",
     "StateError",

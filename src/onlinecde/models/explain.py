@@ -12,15 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Path
-from onlinecde.models import legs
-from onlinecde.models.heads import is_linear_head
+from onlinecde.models import legs, online
+from onlinecde.models.readout import is_linear_readout, is_plain_readout
 from onlinecde.solvers import solve_with
 from onlinecde.solvers.runge_kutta import advance, combine, fixed_steps, stages
 from onlinecde.solvers.segments import PathSegments, drive_at, segments_of, slope_at
@@ -96,8 +97,8 @@ def explain_path(
     added = z0.new_zeros(*path.rows.shape, start.shape[1])
     for pieces in _blocks(laid.active):
         n, knots = laid.active[pieces[0]], slice(pieces[0], pieces[-1] + 2)
-        inputs = model.head_inputs(zs[knots, :n], None if views is None else views[knots, :n])
-        said = model.head(inputs)
+        inputs = _features(model, zs[knots, :n], None if views is None else views[knots, :n])
+        said = _outputs(model, inputs)
         weights = _mean_gradients(model, inputs, said)
         for at, piece in enumerate(pieces):
             n = laid.active[piece]
@@ -125,7 +126,7 @@ def _blocks(active: tuple[int, ...]) -> Iterator[range]:
 
 def _views(model: NeuralCDE, path: Path, stamps: Tensor | None) -> Tensor | None:
     """What the readout sees of a path at its knots, (knot, stream, ...)."""
-    if not model.readout_sees_path:
+    if not getattr(model.readout, "sees_path", False):
         return None
     times = path.times
     if path.pieces_per_row == 2:
@@ -134,7 +135,7 @@ def _views(model: NeuralCDE, path: Path, stamps: Tensor | None) -> Tensor | None
         if stamps is not None:
             pairs = torch.stack([stamps[:, :-1], stamps[:, 1:]], 2).flatten(1, 2)
             stamps = torch.cat([stamps[:, :1], pairs], 1)
-    view = model.view(path.evaluate(path.knots), times, stamps)
+    view = model.seen(path.evaluate(path.knots), model.ages(times, stamps))
     assert view is not None
     return view.transpose(0, 1)
 
@@ -149,27 +150,27 @@ def explain_step(model: NeuralCDE, state: CDEState, after: CDEState) -> StepExpl
     since = torch.where(first | again, after.time, state.time)
     z = torch.where(again[:, None], state.before, state.z)
     z = torch.where(first[:, None], after.z, z)
-    new = model.row(after.time, after.values, after.counts)
-    old = model.row(since, after.previous, after.counts - after.observed.to(after.counts))
+    new = online.row(model, after.time, after.values, after.counts)
+    old = online.row(model, since, after.previous, after.counts - after.observed.to(after.counts))
     old = torch.where(first[:, None], new, old)
     laid = legs.segments_of_row(model, z, since, after.time, old, new, after.observed)
     laid = laid.shown_to(model.vector_field)
     zs = torch.stack([z, after.before, after.z])
     views = None
-    if model.readout_sees_path:
+    if getattr(model.readout, "sees_path", False):
         xs = torch.stack([old, torch.cat([new[:, :1], old[:, 1:]], 1), new])
         times = torch.stack([since, after.time, after.time])
         stamps = None
         if after.stamps is not None:
-            then, now = after.stamps, model.stamps_after(after)
+            then, now = after.stamps, online.stamps_after(after)
             assert now is not None
             then = torch.where(first[:, None], now, then)
             stamps = torch.stack([then, then, now])
-        views = model.view(xs, times, stamps)
+        views = model.seen(xs, model.ages(times, stamps))
     start = model.read(z, None if views is None else views[0])
     added = z.new_zeros(*new.shape, start.shape[1])
-    inputs = model.head_inputs(zs, views)
-    said = model.head(inputs)
+    inputs = _features(model, zs, views)
+    said = _outputs(model, inputs)
     weights = _mean_gradients(model, inputs, said)
     for piece in range(2):
         ends = slice(piece, piece + 2)
@@ -205,17 +206,17 @@ def _contributions(
     if views is not None:
         rise = (ends[1] - ends[0])[:, model.hidden :]
         seen = weight[:, :, model.hidden :] * rise[:, None]
-        if model.encoding.ramps is not None:
-            seen = model.encoding.ramps.by_input(seen)
+        if (ramps := _usual(model, "ramps")) is not None:
+            seen = ramps.by_input(seen)
         added += _by_channel(laid, piece, seen.transpose(1, 2))
-    if not is_linear_head(model.head):
+    if not is_linear_readout(model.readout):
         touched = torch.zeros_like(added[:, :, :1])
         touched[:, moved, 0] = (parts != 0).any(2).to(added.dtype)
         added = _share_out(added, difference, touched)
-    if model.steps is not None and views is not None:
-        before, after = model.steps.by_input(views)
+    if (steps := _usual(model, "steps")) is not None and views is not None:
+        before, after = steps.by_input(views)
         alone = _by_channel(laid, piece, (after - before)[:, :, None])
-        added += model.steps.share * (alone - added)
+        added += steps.share * (alone - added)
     return added
 
 
@@ -229,6 +230,28 @@ def _by_channel(laid: PathSegments, piece: int, seen: Tensor) -> Tensor:
     else:
         added[:, 1 : 1 + ago.shape[1]] += ago
     return added
+
+
+def _usual(model: NeuralCDE, name: str) -> Any:
+    """The readout's `ramps` or `steps`, where it does nothing besides that they would have to be seen with."""
+    return getattr(model.readout, name) if is_plain_readout(model.readout) else None
+
+
+def _features(model: NeuralCDE, z: Tensor, seen: Tensor | None) -> Tensor:
+    """What the readout's layers take in; of a readout of another kind, z and what it sees, one behind the other."""
+    readout: Any = model.readout
+    if is_plain_readout(readout):
+        return readout.features(z, seen)
+    return z if seen is None else torch.cat([z, seen], -1)
+
+
+def _outputs(model: NeuralCDE, features: Tensor) -> Tensor:
+    """What the readout makes of its `_features`, without its steps."""
+    readout: Any = model.readout
+    if is_plain_readout(readout):
+        return readout.layers(features)
+    z, seen = features[..., : model.hidden], features[..., model.hidden :]
+    return readout(z, seen) if seen.shape[-1] else readout(z)
 
 
 def _check(model: NeuralCDE) -> None:
@@ -274,8 +297,8 @@ def _mean_gradients(model: NeuralCDE, inputs: Tensor, said: Tensor) -> Tensor:
     (knot, stream, output).
     """
     between = (len(inputs) - 1, inputs.shape[1])
-    if is_linear_head(model.head):
-        return model.head.layers.weight.expand(*between, -1, -1)  # pyright: ignore[reportAttributeAccessIssue, reportReturnType, reportCallIssue]
+    if is_linear_readout(model.readout):
+        return model.readout.layers.weight.expand(*between, -1, -1)  # pyright: ignore[reportAttributeAccessIssue, reportReturnType, reportCallIssue]
     lines, ends = (torch.stack([x[:-1], x[1:]]).flatten(1, 2) for x in (inputs, said))
     return _settled_gradient(model, lines, ends, None, HALVINGS).unflatten(0, between)
 
@@ -299,7 +322,7 @@ def _settled_gradient(
         middle = lines[:, off].mean(0)
         halves, ends = (
             torch.cat([torch.stack([x[0, off], half]), torch.stack([half, x[1, off]])], 1)
-            for x, half in ((lines, middle), (said, model.head(middle)))
+            for x, half in ((lines, middle), (said, _outputs(model, middle)))
         )
         found = [
             _settled_gradient(model, halves[:, some], ends[:, some], limit, halvings - 1)
@@ -322,7 +345,9 @@ def _gradient_at_nodes(model: NeuralCDE, start: Tensor, stop: Tensor) -> Tensor:
     total = torch.zeros((), dtype=start.dtype, device=start.device)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
         place = start + float(node) * (stop - start)
-        total = total + float(weight) * torch.func.vmap(torch.func.jacrev(model.head))(place)
+        total = total + float(weight) * torch.func.vmap(
+            torch.func.jacrev(partial(_outputs, model))
+        )(place)
     return total
 
 

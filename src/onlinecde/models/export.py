@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from onlinecde.models.neural_cde import CDEState, NeuralCDE
+from onlinecde.models import online
+from onlinecde.models.neural_cde import NeuralCDE
+from onlinecde.models.state import CDEState
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class OnlinePrograms:
 def export_online(model: NeuralCDE) -> OnlinePrograms:
     """Export the online step of a model with a dynamic number of streams.
 
-    >>> programs = export_online(NeuralCDE(channels=2, hidden=4, width=4))  # doctest: +SKIP
+    >>> programs = export_online(NeuralCDE(channels=2, hidden=4))  # doctest: +SKIP
     >>> torch.export.save(programs.observe, "observe.pt2")  # doctest: +SKIP
     """
     if model.solver.max_step is not None or model.solver.tolerance is not None:
@@ -63,7 +65,7 @@ def _tensors(state: CDEState) -> tuple[Tensor, ...]:
 
 
 def _state(tensors: tuple[Tensor, ...], model: NeuralCDE) -> CDEState:
-    absent = {"static": model.static == 0, "stamps": model.encoding.ramps is None}
+    absent = {"static": model.static == 0, "stamps": not getattr(model.readout, "sees_ages", False)}
     names = [f.name for f in fields(CDEState) if not absent.get(f.name)]
     held: dict[str, Any] = {**dict.fromkeys(absent), **dict(zip(names, tensors, strict=True))}
     return CDEState(**held)
@@ -77,7 +79,7 @@ class _Observe(nn.Module):
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         *held, clock, x = tensors
         state = _state(tuple(held), self.model)
-        return _tensors(self.model.take(state, clock, self.model.scale(x)))
+        return _tensors(online.take(self.model, state, clock, online.scale(self.model, x)))
 
 
 class _Predict(nn.Module):
@@ -87,4 +89,4 @@ class _Predict(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Tensor:
         *held, clock = tensors
-        return self.model.say(_state(tuple(held), self.model), clock)
+        return online.answer(self.model, _state(tuple(held), self.model), clock)

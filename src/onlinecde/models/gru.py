@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Measurability
-from onlinecde.models.contract import arguments
-from onlinecde.models.heads import Kind
+from onlinecde.models.base import arguments
+from onlinecde.models.readout import Kind
 from onlinecde.models.recurrences import gru_recurrence
 from onlinecde.models.recurrent import RecurrentModel, Rows
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Measurability
-from onlinecde.models.contract import arguments
+from onlinecde.models.base import arguments
 from onlinecde.models.decayed_recurrence import decayed_recurrence, fade
-from onlinecde.models.heads import Kind
+from onlinecde.models.readout import Kind
 from onlinecde.models.recurrent import RecurrentModel, Rows
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from onlinecde.kernels.activations import ACTIVATIONS
 from onlinecde.models.recurrences import gru_rows, gru_rows_back
 from onlinecde.models.row_blocks import tanh_back
-from onlinecde.solvers import MLPVectorField
+from onlinecde.solvers import MLPField
 from onlinecde.solvers.first_order import once_by_recurrence
 from onlinecde.solvers.runge_kutta import Tableau
 
@@ -25,7 +25,7 @@ def ode_recurrence(
     gaps: Tensor,
     h0: Tensor,
     cell: nn.GRUCell,
-    field: MLPVectorField,
+    field: MLPField,
     table: Tableau,
     steps: int,
 ) -> tuple[Tensor, Tensor]:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Measurability
-from onlinecde.models.contract import arguments
-from onlinecde.models.heads import Kind
+from onlinecde.models.base import arguments
 from onlinecde.models.ode_recurrence import ode_recurrence
+from onlinecde.models.readout import Kind
 from onlinecde.models.recurrent import RecurrentModel, Rows
-from onlinecde.solvers import MLPVectorField
+from onlinecde.solvers import MLPField
 from onlinecde.solvers.counting import note_evaluations
 from onlinecde.solvers.fields import Activation, as_field, has_hooks, not_plain
 from onlinecde.solvers.segments import steps_for, time_segment
@@ -67,7 +67,7 @@ class ODERNN(RecurrentModel):
         super().__init__(
             channels, hidden, outputs, static, 1, kind, readout_width, channel_dropout, gain, clip
         )
-        self.field = MLPVectorField(hidden, 1, width, depth, activation, final="identity")
+        self.field = MLPField(hidden, 1, width, depth, activation, final="identity")
         self.cell = nn.GRUCell(2 * channels, hidden)
         self.solver = Solver(
             method,

@@ -13,21 +13,21 @@ from torch import Tensor, nn
 
 from onlinecde.controls import Encoding
 from onlinecde.controls.path import query_times, rows_at
+from onlinecde.models.base import OnlineModel, check_asked
 from onlinecde.models.channel_dropout import drop_channels
-from onlinecde.models.contract import (
-    OnlineModel,
+from onlinecde.models.readout import Kind, Readout
+from onlinecde.models.recurrences import carry_on_
+from onlinecde.models.row_blocks import in_blocks
+from onlinecde.models.state import (
     StateError,
     StreamState,
     as_numbers,
-    check_asked,
-    check_conflict,
+    check_merge,
     check_observation,
     check_question,
+    merge,
     per_stream,
 )
-from onlinecde.models.heads import Head, Kind
-from onlinecde.models.recurrences import carry_on_
-from onlinecde.models.row_blocks import in_blocks
 from onlinecde.series import SeriesBatch
 
 LONG = 1e20
@@ -55,7 +55,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class RecurrentState(StreamState):
-    """All a stream's past comes to: h, its last values, and when each channel was last observed.
+    """Everything kept of a stream's past: h, its last values, and when each channel was last observed.
 
     What stood before the last row is kept too, so that more events of the same instant can be
     taken in as if they had come together.
@@ -114,7 +114,7 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         self.outputs, self.static, self.channel_dropout = outputs, static, channel_dropout
         self.encoding = Encoding(channels, gain=gain, clip=clip)
         self.initial = nn.Linear(static, layers * hidden) if static else None
-        self.head = Head(hidden, outputs, kind, readout_width)
+        self.readout = Readout(hidden, outputs, kind, readout_width)
 
     @abstractmethod
     def trajectory(self, rows: Rows, h0: Tensor, streams: Sequence[Any]) -> Tensor:
@@ -173,8 +173,8 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         """
         last = rows[:, None] - 1
         if final:
-            return self.head(h.gather(0, last.expand(-1, h.shape[2])[None])[0])
-        outputs = in_blocks(self.head, h).transpose(0, 1)
+            return self.readout(h.gather(0, last.expand(-1, h.shape[2])[None])[0])
+        outputs = in_blocks(self.readout, h).transpose(0, 1)
         row = torch.arange(len(h), device=h.device).minimum(last)
         return outputs.gather(1, row[:, :, None].expand(-1, -1, outputs.shape[2]))
 
@@ -188,7 +188,7 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         since = batch.times.gather(1, row).flatten()
         names = [name for name in batch.streams for _ in range(clock.shape[1])]
         found = self.carry(h[row, stream].flatten(0, 1)[:, None], since, clock.flatten(), names)
-        return self.head(found[:, 0]).unflatten(0, clock.shape)
+        return self.readout(found[:, 0]).unflatten(0, clock.shape)
 
     def init_state(self, streams: int = 1, static: Any = None) -> RecurrentState:
         h = self.start(streams, self.prepare_static(streams, static))
@@ -204,8 +204,7 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         check_observation(state.time, clock, values, self.channels)
         self._check_gaps(state.time, clock, range(len(state)))
         scaled = self.encoding.scale_values(values)
-        again = (clock == state.time)[:, None]
-        check_conflict(again & ~scaled.isnan() & state.observed & (scaled != state.values))
+        check_merge(state, clock, scaled)
         return self.take(state, clock, scaled)
 
     def _check_gaps(self, since: Tensor, clock: Tensor, streams: Sequence[Any]) -> None:
@@ -231,14 +230,8 @@ class RecurrentModel(OnlineModel[RecurrentState]):
     def take(self, state: RecurrentState, clock: Tensor, scaled: Tensor) -> RecurrentState:
         """`observe` for checked times (stream,) and scaled values (stream, channel)."""
         new = state.time.isnan()
-        again = clock == state.time
-        here = ~scaled.isnan()
-        merged = again[:, None]
-        observed = torch.where(merged, state.observed | here, here)
-        previous = torch.where(merged, state.previous, state.values)
-        # In a merge, channels observed before at this instant keep their value.
-        values = torch.where(observed, torch.where(here, scaled, state.values), previous)
-        seen = torch.where(state.observed & ~merged, state.time[:, None], state.since)
+        again, observed, values, previous = merge(state, clock, scaled)
+        seen = torch.where(state.observed & ~again[:, None], state.time[:, None], state.since)
         since = torch.where(new[:, None], clock[:, None], seen)
         # At a first row, and in a merge, no time passes.
         began = torch.where(new, clock, state.time)
@@ -255,4 +248,4 @@ class RecurrentModel(OnlineModel[RecurrentState]):
 
     def say(self, state: RecurrentState, clock: Tensor) -> Tensor:
         """`predict` for checked times (stream,)."""
-        return self.head(self.carry(state.h, state.time, clock, range(len(state)))[:, -1])
+        return self.readout(self.carry(state.h, state.time, clock, range(len(state)))[:, -1])

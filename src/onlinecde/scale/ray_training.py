@@ -88,7 +88,7 @@ class SharedTraining(Training):
         with counting_evaluations() as evaluations, dropping_as_part(mine, many):
             outputs, *logits = self.parallel(own, final=self.per == "stream")
         share = self._weight_of(known) / self._weight_of(labels)
-        loss = self.model.head.loss(outputs, known, self.weight) * share
+        loss = self.model.readout.loss(outputs, known, self.weight) * share
         whole = loss
         if self.ahead is not None:
             targets = self.ahead.targets(batch.times, labels)

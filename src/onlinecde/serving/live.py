@@ -1,9 +1,9 @@
 """What is live: the answers of each commit go to whoever listens, by the WebSocket `/v1/live`.
 
 In, each message a JSON object or list: events in any form `POST /v1/events` takes, or
-`{"subscribe": "all" | ["bed 7", ...], "ticks": true}`, or `{"unsubscribe": true}`. Events may be wrapped as
-`{"ref": 17, "events": [...]}`; the receipt then carries the `ref`. Out, each frame a JSON list of messages:
-`receipt`, `predictions`, `subscribed`, `error`.
+`{"subscribe": "all" | ["bed 7", ...], "ticks": true, "changes": false}`, or `{"unsubscribe": true}`. Events may
+be wrapped as `{"ref": 17, "events": [...]}`; the receipt then carries the `ref`. Out, each frame a JSON list of
+messages: `receipt`, `predictions`, `changed`, `subscribed`, `error`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -40,6 +41,8 @@ class Listener:
         self.streams: set[str] | None = set()
         """Names subscribed to; None: all"""
         self.ticks = False
+        self.changes = False
+        """Whether to hear of which streams an alarm was raised or acknowledged, or that they were deleted"""
         self.too_slow = asyncio.Event()
         self._most = most
         self._waiting: deque[bytes] = deque()
@@ -70,7 +73,9 @@ class Hub:
         self.names = names
 
     def publish(self, reason: str, answers: Answers, alarms: tuple[Alarm, ...] = ()) -> None:
-        """Tell everyone what they subscribed to; serialised once for those who want everything."""
+        """Send all listeners what they subscribed to; serialised once for those who want everything."""
+        if alarms:
+            self.changed([alarm.stream for alarm in alarms])
         whole: bytes | None = None
         for listener in self.listeners:
             if reason == "tick" and not listener.ticks:
@@ -84,6 +89,13 @@ class Hub:
                 heard = tuple(one for one in alarms if one.stream in listener.streams)
                 if len(some) or heard:
                     listener.put(self._message(reason, some, heard))
+
+    def changed(self, streams: Iterable[str]) -> None:
+        """Say whose alarms are others now, or who was deleted, to those who asked for it."""
+        message = orjson.dumps({"type": "changed", "streams": sorted(set(streams))})
+        for listener in self.listeners:
+            if listener.changes:
+                listener.put(message)
 
     def ticked(self) -> tuple[bool, set[str]]:
         """Whether anyone wants ticks of all streams, and of which streams others do."""
@@ -239,7 +251,7 @@ def _is_ref(ref: Any) -> bool:
 def _subscribe(asked: dict[str, Any], client: Client, listener: Listener) -> None:
     if "read" not in client.scopes:
         raise Problem(403, "scope_missing", "this needs a token with the scope 'read'.")
-    known = {"unsubscribe"} if "unsubscribe" in asked else {"subscribe", "ticks"}
+    known = {"unsubscribe"} if "unsubscribe" in asked else {"subscribe", "ticks", "changes"}
     if strange := asked.keys() - known:
         name = min(strange)[:40]
         raise Problem(
@@ -247,7 +259,7 @@ def _subscribe(asked: dict[str, Any], client: Client, listener: Listener) -> Non
             field=name,
         )  # fmt: skip
     if "unsubscribe" in asked:
-        listener.streams, listener.ticks = set(), False
+        listener.streams, listener.ticks, listener.changes = set(), False, False
     else:
         wanted, ticks = asked["subscribe"], asked.get("ticks", True)
         names = isinstance(wanted, list) and len(wanted) <= _MOST_NAMES
@@ -257,9 +269,12 @@ def _subscribe(asked: dict[str, Any], client: Client, listener: Listener) -> Non
                 422, "subscribe_bad", f"subscribe to 'all' or to a list of at most {_MOST_NAMES} names.",
                 field="subscribe",
             )  # fmt: skip
-        if not isinstance(ticks, bool):
-            raise Problem(422, "subscribe_bad", "`ticks` is true or false.", field="ticks")
-        listener.streams, listener.ticks = None if wanted == "all" else set(wanted), ticks
+        changes = asked.get("changes", False)
+        for name, flag in (("ticks", ticks), ("changes", changes)):
+            if not isinstance(flag, bool):
+                raise Problem(422, "subscribe_bad", f"`{name}` is true or false.", field=name)
+        listener.streams = None if wanted == "all" else set(wanted)
+        listener.ticks, listener.changes = ticks, changes
     every = listener.streams is None
     listener.put(
         orjson.dumps(
@@ -267,13 +282,14 @@ def _subscribe(asked: dict[str, Any], client: Client, listener: Listener) -> Non
                 "type": "subscribed",
                 "streams": "all" if every else sorted(listener.streams or ()),
                 "ticks": listener.ticks,
+                **({"changes": True} if listener.changes else {}),
             }
         )
     )
 
 
 def _error(problem: Problem, ref: Any) -> bytes:
-    asked = {"type": "error", "ref": ref, "status": problem.status, **problem.as_json()}
+    content = {"type": "error", "ref": ref, "status": problem.status, **problem.as_json()}
     if problem.retry_after is not None:
-        asked["retry_after"] = problem.retry_after
-    return orjson.dumps(asked)
+        content["retry_after"] = problem.retry_after
+    return orjson.dumps(content)

@@ -132,6 +132,11 @@ class Service:
             if result is not None:
                 return result
 
+    def changed(self, stream: str) -> None:
+        """A stream's alarms are others now, or it was deleted: let everyone look anew."""
+        self.board.forget()
+        self.hub.changed([stream])
+
     async def _store_problem(self) -> Problem | None:
         try:
             await asyncio.get_running_loop().run_in_executor(

@@ -2,14 +2,14 @@
 
 from onlinecde.solvers.counting import counting_evaluations
 from onlinecde.solvers.errors import SolverError
-from onlinecde.solvers.fields import MatrixField, MLPVectorField, VectorField
+from onlinecde.solvers.fields import MatrixField, MLPField, VectorField
 from onlinecde.solvers.runge_kutta import TABLEAUS, Tableau
 from onlinecde.solvers.solve import solve, solve_with
 from onlinecde.solvers.solver import Solution, Solver
 
 __all__ = [
     "TABLEAUS",
-    "MLPVectorField",
+    "MLPField",
     "MatrixField",
     "Solution",
     "Solver",

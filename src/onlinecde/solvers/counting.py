@@ -35,7 +35,7 @@ def counting_evaluations() -> Iterator[Evaluations]:
     >>> import onlinecde as oc
     >>> series = oc.SeriesBatch.from_arrays([[0.0, 1.0, 2.0]], [[[1.0], [2.0], [0.5]]])
     >>> with counting_evaluations() as count:
-    ...     y = oc.NeuralCDE(channels=1, hidden=4, width=4)(series)
+    ...     y = oc.NeuralCDE(channels=1, hidden=4)(series)
     >>> count.total  # two rows after the first, two legs a row, four stages a leg
     16
     """

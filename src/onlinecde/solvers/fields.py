@@ -49,15 +49,19 @@ class VectorField(nn.Module, ABC):
 
 
 class MatrixField(VectorField):
-    """Any module or function from z (stream, hidden) to f(z) (stream, hidden, channel)."""
+    """Any module or function from z (stream, hidden) to f(z) (stream, hidden, channel).
 
-    def __init__(self, function: Callable[[Tensor], Tensor], hidden: int, channels: int) -> None:
+    One that says `sees_path = True` is called with X (stream, channel) too, and is f(z, X).
+    """
+
+    def __init__(self, function: Callable[..., Tensor], hidden: int, channels: int) -> None:
         super().__init__()
         self.function = function
         self.hidden, self.channels = hidden, channels
+        self.sees_path = bool(getattr(function, "sees_path", False))
 
     def matrix(self, z: Tensor, drive: Tensor | None = None) -> Tensor:
-        matrix = self.function(z)
+        matrix = self.function(z, drive) if self.sees_path else self.function(z)
         wanted = (z.shape[0], self.hidden, self.channels)
         if tuple(matrix.shape) != wanted:
             raise ValueError(
@@ -67,7 +71,7 @@ class MatrixField(VectorField):
         return matrix
 
 
-class MLPVectorField(VectorField):
+class MLPField(VectorField):
     """`f_j(z) = tanh(V_j h + c_j)`, `h` an MLP of z: column j belongs to channel j.
 
     The last layer is kept channel-major, weight (channel, hidden, width), so that the columns of
@@ -81,7 +85,7 @@ class MLPVectorField(VectorField):
     Kernels take it as it is. A subclass, inner layers of another kind, without bias, with hooks or
     parametrizations (spectral norm, weight norm, pruning) are called as torch would, in plain torch.
 
-    >>> MLPVectorField(hidden=4, channels=9, width=8, rank=2).weight.shape
+    >>> MLPField(hidden=4, channels=9, width=8, rank=2).weight.shape
     torch.Size([9, 4, 8])
     """
 
@@ -105,6 +109,7 @@ class MLPVectorField(VectorField):
         rank: int | None = None,
         bounded_counts: int = 0,
     ) -> None:
+        self.config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         super().__init__()
         for name, size in {
             "hidden": hidden,
@@ -253,10 +258,10 @@ def is_linear(layer: nn.Module | None) -> TypeGuard[nn.Linear]:
 def not_plain(field: VectorField) -> str | None:
     """Why a field has to be called: its weights alone do not say what it computes. None where they do.
 
-    Kernels, and torch code that does without autograd, read the weights of an `MLPVectorField` and
+    Kernels, and torch code that does without autograd, read the weights of an `MLPField` and
     would pass by a subclass, other layers in place of its own, hooks and parametrizations.
     """
-    if type(field) is not MLPVectorField:
+    if type(field) is not MLPField:
         return f"a field of type {type(field).__name__} has no kernel"
     own = field._parameters
     if not ("weight" in own or "mixing" in own) or "bias" not in own:
@@ -283,7 +288,7 @@ def not_plain(field: VectorField) -> str | None:
     return None
 
 
-def is_plain(field: VectorField) -> TypeGuard[MLPVectorField]:
+def is_plain(field: VectorField) -> TypeGuard[MLPField]:
     """Whether a field's weights say all that it computes, see `not_plain`."""
     return not_plain(field) is None
 
@@ -322,9 +327,7 @@ def check_gradients(field: VectorField, z: Tensor) -> None:
         nodes += [following for following, _ in node.next_functions]
 
 
-def as_field(
-    field: Callable[[Tensor], Tensor] | VectorField, hidden: int, channels: int
-) -> VectorField:
+def as_field(field: Callable[..., Tensor] | VectorField, hidden: int, channels: int) -> VectorField:
     """Return `field`, or wrap a module that returns a matrix.
 
     Raises:

@@ -70,7 +70,7 @@ def predict_streams(
         nothing = np.empty((0, state.model.outputs))
         return Answers((), np.empty(0), nothing, nothing)
     times = _times(state, streams, slots, at, clamp)
-    outputs = predict(state.model, state.newest(slots), times)
+    outputs = predict(state.served.live, state.newest(slots), times)
     return Answers(tuple(streams), times, outputs, state.served.probabilities(outputs))
 
 

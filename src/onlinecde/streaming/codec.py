@@ -38,7 +38,7 @@ class StateCodec(Generic[State]):
     """States of one model to bytes and back; `like` is any state of it, `model_hash` its content hash.
 
     >>> import onlinecde as oc
-    >>> state = oc.NeuralCDE(channels=2, hidden=3, width=4).init_state(streams=2)
+    >>> state = oc.NeuralCDE(channels=2, hidden=3).init_state(streams=2)
     >>> codec = StateCodec(state, "00" * 32)
     >>> len(codec.decode(codec.encode(state)))
     2

@@ -54,7 +54,7 @@ class Engine:
         settings: fields of `EngineSettings` by name: `lateness`, `threshold`, ...
 
     >>> import onlinecde as oc
-    >>> engine = Engine(oc.NeuralCDE(channels=2, hidden=8, width=8), channels=["hr", "bp"], lateness=1.0)
+    >>> engine = Engine(oc.NeuralCDE(channels=2, hidden=8), channels=["hr", "bp"], lateness=1.0)
     >>> receipts = engine.apply([Event("bed 7", 0.0, "hr", 80.0), Event("bed 7", 0.0, "hr", 80.0)])
     >>> [receipt.outcome.name for receipt in receipts]
     ['APPLIED', 'DUPLICATE']

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -160,7 +161,7 @@ def curve(
         if states is not None:
             own = np.flatnonzero(np.isin(which, numbers))
             place = torch.from_numpy(np.searchsorted(numbers, which[own]))
-            answers[own] = predict(state.model, states[place], at[own])
+            answers[own] = predict(state.served.live, states[place], at[own])
         yield
     outputs, after, just_before = np.split(answers, [points, points + len(rows)])
     before = np.full_like(after, np.nan)
@@ -201,7 +202,8 @@ def explain(
     states = type(past.base).concatenate(parts)
     rows = dense_rows(records, model.channels)
     with torch.no_grad():
-        step = model.explain_observation(at_model(model, states), past.times[places + 1], rows)
+        live: Any = state.served.live
+        step = live.explain_observation(at_model(model, states), past.times[places + 1], rows)
     start, time, events = (
         part.double().cpu().numpy() for part in (step.start, step.time, step.events)
     )

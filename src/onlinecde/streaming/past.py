@@ -127,7 +127,7 @@ def _integrated(
     rows = np.concatenate([np.arange(leg.begin, leg.end) for leg in moving])
     records = [past.records[row] for row in rows.tolist()]
     done = integrate(
-        engine.model,
+        engine.served.live,
         kind.concatenate([leg.state for leg in moving]),
         np.array([leg.end - leg.begin for leg in moving]),
         past.times[rows + 1],

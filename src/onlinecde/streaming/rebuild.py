@@ -144,7 +144,11 @@ def _commit(
         begin = state.blank[torch.zeros(len(streams), dtype=torch.int64)]
     lengths = np.array([len(own) for own in records])
     done = integrate(
-        model, begin, lengths, np.array([r.time for r in flat]), dense_rows(flat, model.channels)
+        state.served.live,
+        begin,
+        lengths,
+        np.array([r.time for r in flat]),
+        dense_rows(flat, model.channels),
     )
     if done.bad:
         row = flat[min(done.bad)]

@@ -20,6 +20,7 @@ from onlinecde.models import NeuralCDE, OnlineModel, StreamState
 from onlinecde.series import Schema, SeriesError
 from onlinecde.streaming.errors import StreamingError
 from onlinecde.streaming.events import Refusal
+from onlinecde.streaming.pipeline.integrate import Live
 from onlinecde.streaming.pipeline.validate import numbers_of
 
 
@@ -35,6 +36,11 @@ class ServedModel:
     """Names of its channels, as above, and of its static features"""
 
     @cached_property
+    def live(self) -> Live:
+        """The model as it is now, frozen: what follows streams."""
+        return self.model.frozen()
+
+    @cached_property
     def codes(self) -> dict[str, int]:
         """Channel name -> position."""
         return {name: position for position, name in enumerate(self.channels)}
@@ -42,15 +48,15 @@ class ServedModel:
     @property
     def kind(self) -> str:
         """What its outputs mean: binary, regression, ..."""
-        return getattr(getattr(self.model, "head", None), "kind", "regression")
+        return getattr(getattr(self.model, "readout", None), "kind", "regression")
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
-        """Outputs (..., output) through the head's link."""
-        head = getattr(self.model, "head", None)
-        if head is None:
+        """Outputs (..., output) as probabilities, by the readout's kind."""
+        readout = getattr(self.model, "readout", None)
+        if readout is None:
             return np.asarray(outputs, np.float64)
         with torch.no_grad():
-            return head.probabilities(torch.from_numpy(np.array(outputs, np.float64))).numpy()
+            return readout.probabilities(torch.from_numpy(np.array(outputs, np.float64))).numpy()
 
     def check_device(self) -> None:
         """Refuse a model on a device where live streams cannot be followed."""

@@ -26,7 +26,7 @@ def start_at_base_rate(model: OnlineModel, task: Task, *, balanced: bool = False
     >>> task = oc.data.simulate_ward(40, seed=0).task
     >>> model = oc.training.build_model(task, "gru")
     >>> start_at_base_rate(model, task)
-    >>> bool(torch.isclose(model.head.layers.bias.sigmoid(), task.split("train")[1].nanmean(), atol=0.01))
+    >>> bool(torch.isclose(model.readout.layers.bias.sigmoid(), task.split("train")[1].nanmean(), atol=0.01))
     True
     """
     last = last_layer(model)

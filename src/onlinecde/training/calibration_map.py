@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from onlinecde.models.heads import Head
+from onlinecde.models.readout import Readout
 
 PRIOR = 0.25
 """Standard deviation of log scale and of shift before any label is seen: few labels change little."""
 
 
 def fit_map(
-    head: Head, outputs: Tensor, labels: Tensor, weight: Tensor | None = None
+    head: Readout, outputs: Tensor, labels: Tensor, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Scale and shift (output,) of outputs (..., output) that minimise the loss, with a prior at 1 and 0.
 
@@ -22,7 +22,7 @@ def fit_map(
 
     >>> outputs = torch.tensor([-4.0, -4.0, 4.0, 4.0] * 99)[:, None]
     >>> labels = torch.tensor([0.0, 1.0, 0.0, 1.0] * 99)
-    >>> scale, _ = fit_map(Head(1, 1, "binary"), outputs, labels)
+    >>> scale, _ = fit_map(Readout(1, 1, "binary"), outputs, labels)
     >>> bool(scale < 0.5)
     True
     """

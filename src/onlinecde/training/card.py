@@ -8,6 +8,7 @@ from typing import Any
 from onlinecde.data import Task
 from onlinecde.evaluation.naive import NaiveScore
 from onlinecde.models import OnlineModel
+from onlinecde.models.flat_settings import flat_of
 from onlinecde.training.settings import FitSettings
 
 
@@ -49,7 +50,7 @@ def model_card(
     channels = ", ".join(task.series.channels)
     statics = ", ".join(task.series.features) or "none"
     sizes = ", ".join(f"{name} {len(at)}" for name, at in task.splits.items())
-    config = getattr(model, "config", {})
+    config = flat_of(getattr(model, "config", {}))
     hyper = "\n".join(f"| {name} | {value} |" for name, value in config.items())
     training = "\n".join(f"| {name} | {value} |" for name, value in settings.as_json().items())
     return f"""# {type(model).__name__} for {task.name}

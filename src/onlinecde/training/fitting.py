@@ -17,7 +17,8 @@ from onlinecde.data import Task
 from onlinecde.evaluation.naive import beside_naive
 from onlinecde.evaluation.predictions import as_probabilities, predict_task
 from onlinecde.models import OnlineModel
-from onlinecde.models.heads import Head
+from onlinecde.models.flat_settings import flat_of
+from onlinecde.models.readout import Readout
 from onlinecde.training.base_rates import start_at_base_rate
 from onlinecde.training.batches import seed_for
 from onlinecde.training.callbacks import Callback
@@ -77,7 +78,7 @@ def fit(
 
     `task`: a `Task`, or the name of a prepared one ("simulated-ward", "mimic-iv/sepsis"). `model`:
     a name (its sizes come from the task, other arguments from `model_settings`; its readout starts
-    at the base rates of the labels), or a model with a `Head` as `head`, trained from where it
+    at the base rates of the labels), or a model with a `Readout` as `readout`, trained from where it
     stands. Any field of `FitSettings` may be given by name, such as `epochs` or `lr`; for a model by
     name, what is not given fits the task, unless `settings` says all (`defaults.resolve`; the run's
     `settings.json` has each setting, who set it and why).
@@ -230,7 +231,7 @@ def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback
         "recalibrated": recalibrate(model, task, how, callback),
     }
     outputs = predict_task(model, task.split("validation")[0], task.per)
-    beside = beside_naive(task, "validation", as_probabilities(model.head, outputs))
+    beside = beside_naive(task, "validation", as_probabilities(model.readout, outputs))
     for one in beside:
         if not one.beaten:
             balanced = how.class_weights == "balanced" and one.metric == "log_loss"
@@ -253,8 +254,8 @@ def _prepare(
     seen = task.series if how.scaling == "all" else series
     encoding = getattr(model, "encoding", None)
     if encoding is not None:
-        encoding.fit(seen)
-        encoding.to(device)
+        model.fit_scales(seen)
+        model.to(device)
     scales = learn_scales(model, series, labels, target=how.scale_target)
     return loop(model, task, scales, how, device)
 
@@ -271,11 +272,11 @@ def _model(task: Task, model: OnlineModel | str, settings: Resolved) -> OnlineMo
         start_at_base_rate(built, task, balanced=settings.training.class_weights == "balanced")
         built.schema = task.schema
         return built
-    if not isinstance(getattr(model, "head", None), Head):
+    if not isinstance(getattr(model, "readout", None), Readout):
         raise FitError(
-            f"{type(model).__name__} has no `head`: give it a Head, which knows loss and probabilities."
+            f"{type(model).__name__} has no `Readout` as `readout`: give it one, which knows loss and probabilities."
         )
-    head = model.head
+    head = model.readout
     if head.kind != task.kind or model.outputs != task.outputs:
         raise FitError(
             f"the model puts out {model.outputs} numbers of kind {head.kind!r}; the task '{task.name}' "
@@ -308,7 +309,7 @@ def _about(
             **(source or {"source": "memory", "name": task.name}),
             "content": content_of(task),
         },
-        "model": {"name": type(model).__name__, **getattr(model, "config", {})},
+        "model": {"name": type(model).__name__, **flat_of(getattr(model, "config", {}))},
         "settings": how.as_json(),
         "version": __version__,
     }

@@ -55,7 +55,7 @@ def learn_scales(
         spread = features.std(0, correction=0)
         static_deviation = torch.where(spread > 1e-12 * static_mean.abs(), spread, 1.0)
     head = last_layer(model)
-    if target and head is not None and model.head.kind == "regression":
+    if target and head is not None and model.readout.kind == "regression":
         known = labels.double().reshape(-1, head.out_features)
         target_mean = torch.nanmean(known, 0)
         spread = torch.nanmean((known - target_mean).square(), 0).sqrt()
@@ -94,6 +94,6 @@ def _initial(model: OnlineModel) -> nn.Module | None:
 
 def last_layer(model: OnlineModel) -> nn.Linear | None:
     """The linear map that puts out what the model says; None where there is no such."""
-    layers = getattr(getattr(model, "head", None), "layers", None)
+    layers = getattr(getattr(model, "readout", None), "layers", None)
     last = layers[-1] if isinstance(layers, nn.Sequential) else layers
     return last if isinstance(last, nn.Linear) else None

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from onlinecde.controls import PolynomialPath, RectilinearPath
 from onlinecde.models import GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE, RecurrentModel
 from onlinecde.models.channel_dropout import drop_channels
-from onlinecde.models.heads import Head
+from onlinecde.models.readout import Readout
 from onlinecde.series import SeriesBatch
-from onlinecde.solvers import solve_with
 from onlinecde.solvers.backends.gpu import unsupported_settings
 from onlinecde.solvers.counting import note_evaluations, uncounted
 from onlinecde.solvers.fields import has_hooks
@@ -38,7 +37,10 @@ def why_not(model: nn.Module) -> str | None:
         return None if where == "cuda" else f"the model is on {where}"
     if type(model) is not NeuralCDE:
         return f"{type(model).__name__} has no captured step"
-    for name, part, kind in (("initial", model.initial, nn.Linear), ("head", model.head, Head)):
+    for name, part, kind in (
+        ("initial", model.initial, nn.Linear),
+        ("readout", model.readout, Readout),
+    ):
         if type(part) is not kind:
             return f"{name} is a {type(part).__name__}, which may not be captured"
     if not model.encoding.is_plain:
@@ -62,28 +64,6 @@ def bucket(rows: int) -> int:
     """
     step = 8 if rows <= 64 else 32
     return -(-rows // step) * step
-
-
-def masked_loss(kind: str, outputs: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
-    """`Head.loss` without a look at how many labels there are, for a program that was captured."""
-    if kind == "multiclass":
-        known = labels >= 0
-        wanted = torch.where(known, labels, -100).to(torch.int64)
-        loss = nn.functional.cross_entropy(
-            outputs.flatten(0, -2), wanted.flatten(), weight, ignore_index=-100
-        )
-        return torch.where(known.any(), loss, 0.0)
-    if labels.ndim == outputs.ndim - 1:
-        labels = labels.unsqueeze(-1)
-    known = ~labels.isnan()
-    wanted = torch.where(known, labels, 0.0).to(outputs.dtype)
-    if kind == "regression":
-        each = (outputs - wanted).square()
-    else:
-        each = nn.functional.binary_cross_entropy_with_logits(
-            outputs, wanted, pos_weight=weight, reduction="none"
-        )
-    return torch.where(known, each, 0.0).sum() / known.sum().clamp(min=1)
 
 
 class _Targets(Protocol):
@@ -185,14 +165,14 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
 
     def _loss(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The labels' loss, and what gradients are taken of: that of horizons is in it as well."""
-        head = self.model.head
+        readout = self.model.readout
         if self.ahead is None:
-            loss = masked_loss(head.kind, self._outputs(inputs), inputs.labels, self.weight)
+            loss = readout.loss(self._outputs(inputs), inputs.labels, self.weight)
             return loss, loss
-        with self.ahead.beside(head):
+        with self.ahead.beside(readout):
             both = self._outputs(inputs)
         outputs, logits = both.split([self.model.outputs, self.ahead.out_features], -1)
-        loss = masked_loss(head.kind, outputs, inputs.labels, self.weight)
+        loss = readout.loss(outputs, inputs.labels, self.weight)
         more = self.ahead.loss(logits, inputs.times, inputs.labels)
         return loss, loss + self.horizon_weight * more
 
@@ -201,7 +181,7 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
         return torch.empty(self.streams, *shape, dtype=labels.dtype, device=self.model.device)
 
     def _fill_labels(self, to: Tensor, labels: Tensor) -> None:
-        to.fill_(-1 if self.model.head.kind == "multiclass" else torch.nan)
+        to.fill_(-1 if self.model.readout.kind == "multiclass" else torch.nan)
         if self.final:
             to[: len(labels)] = labels
         else:
@@ -240,7 +220,7 @@ class _Path:
     segments: PathSegments
     """Those between rows, for as many as there is room for, and X at the rows"""
     static: Tensor | None
-    since: Tensor | None
+    ages: Tensor | None
     """(stream, row, channel): how long ago each channel was observed, where the readout asks"""
     times: Tensor
     """(stream, row) float64, filled where there are horizons"""
@@ -271,7 +251,7 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
         return _Path(
             segments=segments_of(path, model.solver.steps).room_for(streams, rows),
             static=None if static is None else new(streams, static.shape[1]),
-            since=None if model.encoding.ramps is None else new(streams, rows, model.channels),
+            ages=None if not model.readout.sees_ages else new(streams, rows, model.channels),
             times=batch.times.new_zeros(streams, rows),
             labels=self._room_for_labels(rows, labels),
         )
@@ -284,23 +264,14 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
         to.segments.fill(segments)
         if to.static is not None and batch.static is not None:
             to.static[: len(batch)] = batch.static[order]
-        if to.since is not None:
-            stamps = self.model.stamps(batch)
-            assert stamps is not None
-            copy_rows(to.since, self.model.encoding.since(batch.times, stamps)[order])
+        ages = self.model.ages(batch.times, self.model.stamps(batch))
+        if to.ages is not None and ages is not None:
+            copy_rows(to.ages, ages[order])
         if self.ahead is not None:
             copy_rows(to.times, batch.times[order])
         self._fill_labels(to.labels, labels.to(to.labels)[order])
 
     def _outputs(self, inputs: _Path) -> Tensor:
-        model, x = self.model, inputs.segments.rows
-        assert x is not None
-        z0 = model.begin(x[:, 0], inputs.static)
-        asked = "end" if self.final else "rows"
-        z = solve_with(model.solver, inputs.segments, model.vector_field, z0, outputs=asked).z
-        view = model.encoding.seen(x) if model.readout_sees_path else None
-        if inputs.since is not None:
-            view = torch.cat([model.encoding.seen(x), inputs.since], 2)
-        if self.final:
-            return model.read(z, None if view is None else view[:, -1])
-        return model.read(z, view)
+        rows = inputs.segments.rows
+        assert rows is not None
+        return self.model.along(inputs.segments, rows, inputs.static, inputs.ages, final=self.final)

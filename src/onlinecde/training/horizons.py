@@ -56,7 +56,7 @@ def _before(events: Tensor) -> Tensor:
 class HorizonReadout(nn.Linear):
     """A linear readout of the state, for training alone: one logit for each horizon.
 
-    A head that is told of the path besides reads the state first; what it sees of the path could answer
+    A readout that sees the path besides reads the state first; what it sees of the path could answer
     for the state, which would then have nothing more to learn.
     """
 
@@ -66,7 +66,7 @@ class HorizonReadout(nn.Linear):
         # Draws of its own: the model's and the batches' stay what they are without it.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for("horizons", settings.seed))
-            super().__init__(getattr(model, "hidden", model.head.inputs), len(settings.horizons))
+            super().__init__(getattr(model, "hidden", model.readout.inputs), len(settings.horizons))
         self.horizons = settings.horizons
         wanted = coming_labels(series.times, labels, self.horizons).flatten(0, 1).cpu()
         ones, zeros = (((wanted == label).sum(0) + 0.5).log() for label in (1, 0))
@@ -77,11 +77,11 @@ class HorizonReadout(nn.Linear):
 
     def forward_with(self, model: OnlineModel, batch: SeriesBatch) -> tuple[Tensor, Tensor]:
         """The model's outputs after each row and the logits of the horizons, (stream, row, ...)."""
-        with self.beside(model.head):
+        with self.beside(model.readout):
             both = model(batch)
         if both.shape[-1] != model.outputs + self.out_features:
             raise FitError(
-                f"{type(model).__name__} does not put out what its head does, so horizons cannot be read "
+                f"{type(model).__name__} does not put out what its readout does, so horizons cannot be read "
                 "beside it: leave them out."
             )
         return both[..., : model.outputs], both[..., model.outputs :]

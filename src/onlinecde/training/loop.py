@@ -174,11 +174,11 @@ class Training:
         self.optimiser.zero_grad(set_to_none=self.captured is None)
         if self.ahead is None:
             outputs = self.model(batch, final=self.per == "stream")
-            loss = self.model.head.loss(outputs, labels, self.weight)
+            loss = self.model.readout.loss(outputs, labels, self.weight)
             loss.backward()
             return loss
         outputs, logits = self.ahead.forward_with(self.model, batch)
-        loss = self.model.head.loss(outputs, labels, self.weight)
+        loss = self.model.readout.loss(outputs, labels, self.weight)
         more = self.ahead.loss(logits, batch.times, labels)
         (loss + self.settings.horizon_weight * more).backward()
         return loss
@@ -243,7 +243,7 @@ class Training:
             except SolverError as error:
                 raise self._diverged(self.at.batch - 1, str(error)) from error
         self.at.nfe += evaluations.total
-        head = self.model.head
+        head = self.model.readout
         weight = None if self.weight is None else self.weight.cpu()
         loss = float(head.loss(outputs, self.scales.target(self.wanted), weight))
         value = score_or_none(
@@ -327,14 +327,18 @@ def _split(
 def _optimiser(
     model: OnlineModel, ahead: HorizonReadout | None, settings: FitSettings
 ) -> torch.optim.Optimizer:
-    head = {id(p) for p in model.head.parameters()}
+    head = {id(p) for p in model.readout.parameters()}
     body = [p for p in model.parameters() if id(p) not in head]
-    body_pace, head_pace = model.head.paces
+    body_pace, head_pace = model.readout.paces
     if ahead is not None:
         # A state that has more to learn than the label does not learn the label by heart.
         body_pace = 1.0
     groups = []
-    for part in (body, [*model.head.parameters()], [] if ahead is None else [*ahead.parameters()]):
+    for part in (
+        body,
+        [*model.readout.parameters()],
+        [] if ahead is None else [*ahead.parameters()],
+    ):
         for matrix in (True, False):
             weights = [p for p in part if p.requires_grad and (p.ndim > 1) == matrix]
             if weights:

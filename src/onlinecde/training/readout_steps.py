@@ -31,7 +31,7 @@ def fit_steps(
     Returns how many there are, and the validation loss and metric with them; None where there are
     none: then the readout's log-odds stay as they are.
     """
-    if not isinstance(model, NeuralCDE) or model.steps is None:
+    if not isinstance(model, NeuralCDE) or model.readout.steps is None:
         return None
     (lines, labels), (others, other_labels) = (
         _seen(model, *task.split(name), task.per) for name in ("train", "validation")
@@ -41,7 +41,7 @@ def fit_steps(
         labels,
         others,
         other_labels,
-        most=model.steps.count,
+        most=model.readout.steps.count,
         seed=seed_for("steps", settings.seed),
     )
     if not found.place:
@@ -51,7 +51,7 @@ def fit_steps(
         return None
     weight = loss_weight(task, settings)
     base = found.base + (0.0 if weight is None else float(weight.log()))
-    model.steps.put(base, found.place, found.low, found.high, found.height)
+    model.readout.steps.put(base, found.place, found.low, found.high, found.height)
     series, labels = task.split("validation")
     scores = validation_scores(model, task, settings, predict_task(model, series, task.per), labels)
     value = scores[f"validation_{task.metric}"]
@@ -67,7 +67,7 @@ def validation_scores(
     model: OnlineModel, task: Task, settings: FitSettings, outputs: Tensor, labels: Tensor
 ) -> dict[str, float | None]:
     """Loss and metric of outputs on the validation split, the metric None where it has no value."""
-    head, labels = model.head, labels.cpu()
+    head, labels = model.readout, labels.cpu()
     return {
         "validation_loss": float(head.loss(outputs, labels, loss_weight(task, settings))),
         f"validation_{task.metric}": score_or_none(task.kind, task.metric, outputs, labels, head),
@@ -83,7 +83,7 @@ def _seen(
         for at in torch.arange(len(series)).split(STREAMS):
             batch = model.prepare(series[at].to(model.device))
             path = model.path(batch)
-            view = model.view(path.rows, path.times, model.stamps(batch))
+            view = model.seen(path.rows, model.ages(path.times, model.stamps(batch)))
             assert view is not None
             known = labels[at].to(view)
             if per == "stream":

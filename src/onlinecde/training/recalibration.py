@@ -37,7 +37,7 @@ def recalibrate(
     series, labels = task.split("validation")
     outputs = predict_task(model, series, task.per)
     weight = loss_weight(task, settings)
-    scale, shift = fit_map(model.head, outputs, labels.cpu(), weight)
+    scale, shift = fit_map(model.readout, outputs, labels.cpu(), weight)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     rescale(model, scale, shift)
     some = predict_task(model, series[:CHECKED], task.per)
@@ -65,7 +65,7 @@ def rescale(model: OnlineModel, scale: Tensor, shift: Tensor) -> None:
     scale, shift = scale.to(last.weight.device), shift.to(last.weight.device)
     last.bias.copy_(last.bias.double() * scale + shift)
     last.weight.copy_(last.weight.double() * scale[:, None])
-    steps = model.steps if isinstance(model, NeuralCDE) else None
+    steps = model.readout.steps if isinstance(model, NeuralCDE) else None
     if steps is not None:
         # The output is a mean of the readout's log-odds and those of the steps: both change alike.
         steps.base.copy_(steps.base.double() * scale[0] + shift[0])

@@ -154,7 +154,7 @@ def _block(
         )
         with torch.no_grad():
             said = model(series)
-            probabilities = model.head.probabilities(said.double()).cpu().numpy()
+            probabilities = model.readout.probabilities(said.double()).cpu().numpy()
         outputs = said.double().cpu().numpy()
     except (ValueError, SolverError) as error:
         if len(some) > 1:

@@ -59,7 +59,7 @@ def alarm_routes(service: Service) -> APIRouter:
         if not 0 <= number < 2**63:
             raise Problem(404, "alarm_unknown", "there is no such alarm.", field="number")
         alarm = await service.do(lambda: service.engine.acknowledge(number, by))
-        service.board.forget()
+        service.changed(alarm.stream)
         return reply(
             models.Alarm.of(alarm, service.names) if may_read(request) else {"number": number}
         )

@@ -89,7 +89,7 @@ def stream_routes(service: Service) -> APIRouter:
         """Delete a stream and everything known of it."""
         name = name_of(stream)
         await service.do(lambda: engine.forget(name))
-        service.board.forget()
+        service.changed(name)
         return Response(status_code=204)
 
     @router.get("/v1/streams/{stream}/prediction", responses=answers_of(models.Prediction, 404))

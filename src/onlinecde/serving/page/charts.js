@@ -9,13 +9,24 @@ function draw(tag, attributes, parent, text) {
   return node;
 }
 
-const STEPS = [1 / 12, 1 / 6, 0.25, 0.5, 1, 2, 3, 4, 6, 12, 24, 48, 96, 168, 336, 672];
-export function timeTicks(from, to, most) {
-  const span = to - from;
-  const step = STEPS.find((s) => span / s <= most) || 10 ** Math.ceil(Math.log10(span / most));
-  const found = [];
-  for (let t = Math.ceil(from / step - 1e-9) * step; t <= to + 1e-9; t += step) found.push(Number(t.toFixed(6)));
-  return found;
+// Steps that are round in each unit of time, in that unit; beyond them, and in other units, 1, 2, 5 and tens of them.
+const SIXTY = [1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080];
+const STEPS = {
+  s: [...SIXTY.slice(0, 6), ...SIXTY.map((n) => 60 * n)],
+  min: SIXTY,
+  h: [1 / 12, 1 / 6, 0.25, 0.5, 1, 2, 3, 4, 6, 12, 24, 48, 96, 168, 336, 672],
+  d: [0.25, 0.5, 1, 2, 7, 14, 28, 56, 91, 182, 364],
+};
+function roundStep(rough) {
+  const power = 10 ** Math.floor(Math.log10(rough));
+  return [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough * (1 - 1e-9));
+}
+export function timeTicks(from, to, most, unit) {
+  const span = to - from, known = STEPS[unit] || [];
+  const step = (span / most >= (known[0] ?? Infinity) / 2 && known.find((s) => span / s <= most)) || roundStep(span / most);
+  const ticks = [];
+  for (let t = Math.ceil(from / step - 1e-9) * step; t <= to + 1e-9 * step; t += step) ticks.push(Number(t.toPrecision(12)));
+  return ticks;
 }
 
 function valueTicks(low, high) {
@@ -58,9 +69,9 @@ export function riskChart(svg, { from, to, curve, tail, output, threshold, alarm
   // The window moves on with the clock while the curve is as it was asked for: what lies before is cut.
   const solid = curvePoints(curve, output, words).filter(([t]) => t <= tail[0][0] + 1e-9).map(([t, v]) => [Math.max(t, from), v]);
   const values = [...solid, ...tail].map((p) => p[1]).concat(threshold ?? []);
-  let low = 0, high = Math.max(...values);
+  let low = words.probability ? 0 : Math.min(...values), high = Math.max(...values);
   if (words.probability) high = Math.min(1, Math.max(1.12 * high, 0.1));
-  else { low = Math.min(...values); const room = 0.1 * (high - low || 1); low -= room; high += room; }
+  else { const room = 0.1 * (high - low) || 0.1 * Math.abs(high) || 1; low -= room; high += room; }
   const y = scale(low, high, bottom, top);
   const [now, risk] = tail.at(-1), nowAt = Math.max(x(now), left + 14);
   for (const v of valueTicks(low, high)) {
@@ -94,10 +105,10 @@ export function riskChart(svg, { from, to, curve, tail, output, threshold, alarm
 }
 
 function timeAxis(svg, x, from, to, bottom, most, unit, nowAt) {
-  const ticks = timeTicks(from, to, most);
+  const ticks = timeTicks(from, to, most, unit);
   for (const t of ticks) {
     draw("line", { class: "grid", x1: x(t), x2: x(t), y1: bottom, y2: bottom + 4 }, svg);
-    if (Math.abs(x(t) - nowAt) > 34) draw("text", { x: x(t), y: bottom + 15, "text-anchor": "middle" }, svg, `${Number(t.toFixed(2))} ${unit}`);
+    if (Math.abs(x(t) - nowAt) > 34) draw("text", { x: x(t), y: bottom + 15, "text-anchor": "middle" }, svg, `${Number(t.toPrecision(Math.abs(t) < 1e5 ? 5 : 9))} ${unit}`);
   }
 }
 

@@ -1,4 +1,5 @@
 // The page: which view is shown, whether the server answers, light or dark, keys.
+import { Live } from "/assets/live.js";
 import { Lost, acknowledge, ask } from "/assets/server.js";
 import { Overview } from "/assets/overview.js";
 import { StreamView } from "/assets/stream.js";
@@ -10,7 +11,7 @@ const store = {
   set(name, value) { try { localStorage.setItem(name, value); } catch { /* private window */ } },
 };
 
-let words = null, view = null, failures = 0, answeredAt = null, timer = null, turn = 0;
+let words = null, live = null, view = null, alarms = 0, total = null, refusal = false, failures = 0, answeredAt = null, timer = null, turn = 0;
 
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
@@ -23,15 +24,31 @@ const otherTheme = () => setTheme(document.documentElement.dataset.theme === "da
 $("theme").addEventListener("click", otherTheme);
 $("help-button").addEventListener("click", () => $("help").showModal());
 
-function counts({ alarms, total }) {
-  $("counts").replaceChildren(...(alarms ? [make("b", {}, `${alarms} alarm${alarms === 1 ? "" : "s"}`), ` of ${total}`] : [`${total} stream${total === 1 ? "" : "s"}`]));
-  document.title = `${alarms ? `(${alarms}) ` : ""}${words.about.title}`;
+const singleKeys = $("single-keys");
+singleKeys.checked = store.get("keys") !== "off";
+singleKeys.addEventListener("change", () => store.set("keys", singleKeys.checked ? "on" : "off"));
+
+function counts(told) {
+  ({ alarms } = told);
+  total = told.total ?? total;
+  const some = `${alarms} alarm${alarms === 1 ? "" : "s"}`;
+  $("counts").replaceChildren(...(alarms ? [make("b", {}, some), total == null ? "" : ` of ${total}`] : [total == null ? "" : `${total} stream${total === 1 ? "" : "s"}`]));
+  showTitle();
+}
+function showTitle() {
+  document.title = `${alarms ? `(${alarms}) ` : ""}${view?.title ? `${view.title} · ` : ""}${words.about.title}`;
+}
+// Of the other streams one view needs to know only how many have an open alarm.
+async function countAlarms() {
+  const told = await ask("/v1/alarms?unacknowledged=true");
+  counts({ alarms: new Set(told.alarms.map((one) => one.stream)).size });
 }
 
 function connected(ok) {
   $("link").className = `link ${ok ? "live" : "off"}`;
   if (ok) { failures = 0; answeredAt = new Date(); }
   setText($("link-text"), ok ? (words.about.clock_speed === 1 ? "live" : `replay, ${words.about.clock_speed} times`) : "no answer");
+  refusal = false;
   $("lost").hidden = ok || failures < 2;
   if (!ok) setText($("lost"), `The server does not answer${answeredAt ? `; this is what it said at ${answeredAt.toLocaleTimeString()}` : ""}. Trying again.`);
 }
@@ -71,31 +88,38 @@ function refused(error, shown) {
   } else {
     setText($("lost"), error.message);
     $("lost").hidden = false;
+    refusal = true;
   }
 }
 
-function route() {
+function route(event) {
+  const left = view?.title;
   view?.close?.();
   const found = location.hash.match(/^#\/stream\/(.+)$/);
   const open = (name) => { location.hash = `#/stream/${encodeURIComponent(name)}`; };
   const back = () => { location.hash = "#/"; };
   view = found
     ? new StreamView($("view"), words, decoded(found[1]), { back, acknowledge: sayAcknowledged })
-    : new Overview($("view"), words, { open, acknowledge: sayAcknowledged, counts });
+    : new Overview($("view"), words, { open, acknowledge: sayAcknowledged, counts, chosen: left || null });
   scrollTo(0, 0);
-  refresh();
+  showTitle();
+  if (event) (view.heading || $("view")).focus({ preventScroll: true });
+  refresh().then(() => { if (event && left && document.activeElement === $("view")) view.focus?.(left); });
 }
 
+// Asks where the view has something to ask for, or the server does not tell by itself; then waits for the next turn.
 async function refresh() {
   clearTimeout(timer);
   const mine = ++turn, shown = view;
-  let wait = 1000;
+  let wait = 1000 * words.about.tick;
   try {
-    if (failures && (await ask("/v1/model")).model !== words.about.model) location.reload();
-    await shown.refresh();
-    if (shown instanceof StreamView) counts(await ask("/v1/streams?limit=1"));
-    wait = 1000 * words.about.tick;
-    if (mine === turn) connected(true);
+    if (!live.up || shown.due || failures || refusal) {
+      if ((failures || live.dropped) && (await ask("/v1/model")).model !== words.about.model) location.reload();
+      live.dropped = false;
+      await shown.refresh();
+      if (shown instanceof StreamView) await countAlarms();
+      if (mine === turn) { connected(true); live.subscribe(shown.streams); }
+    }
   } catch (error) {
     if (error.status) {
       if (mine === turn) { connected(true); refused(error, shown); }
@@ -108,15 +132,25 @@ async function refresh() {
   }
   if (mine === turn) timer = setTimeout(refresh, document.hidden ? 5000 : wait);
 }
+function heard(message) {
+  if (!view) return;
+  answeredAt = new Date();
+  if (message.type === "changed" && view instanceof StreamView) countAlarms().catch(() => {});
+  if (view.heard(message)) { clearTimeout(timer); timer = setTimeout(refresh, 50); }
+}
 document.addEventListener("visibilitychange", () => { if (!document.hidden && view) refresh(); });
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || !view || document.querySelector("dialog[open]")) return;
+  if (event.defaultPrevented) return;
   if (event.target.matches("input")) {
     if (event.key === "Escape") { event.target.value = ""; event.target.dispatchEvent(new Event("input")); event.target.blur(); }
-    else if (event.key === "Enter" || event.key === "ArrowDown") { event.target.blur(); view.choose?.(1); }
+    else if (event.key === "Enter" || event.key === "ArrowDown") { event.preventDefault(); view.step?.(1); }
     return;
   }
+  // A button or a link that has the focus does what it is for.
+  if (event.key === "Enter" && event.target.closest("a, button, summary")) return;
+  if (event.key.length === 1 && !singleKeys.checked) return;
   if (event.key === "t") otherTheme();
   else if (event.key === "?") $("help").showModal();
   else if (!view.key(event)) return;
@@ -131,6 +165,7 @@ async function begin() {
     setTimeout(begin, 2000);
     return;
   }
+  live = new Live(words.about.tick, heard);
   setText($("title"), words.about.title);
   $("sign-out").hidden = !words.about.guarded;
   addEventListener("hashchange", route);

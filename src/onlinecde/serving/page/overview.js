@@ -5,12 +5,14 @@ import { make, setText } from "/assets/words.js";
 const REORDER = 5000;
 
 export class Overview {
-  constructor(root, words, { open, acknowledge, counts }) {
+  constructor(root, words, { open, acknowledge, counts, chosen = null }) {
     Object.assign(this, { root, words, open, acknowledge, counts });
     this.rows = new Map();
     this.order = [];
-    this.chosen = null;
+    this.chosen = chosen;
     this.limit = 300;
+    this.stale = true;
+    this.newsAt = this.askedAt = 0;
     this.search = make("input", { type: "search", placeholder: "Search streams  ( / )", "aria-label": "Search streams", maxlength: 200 });
     this.said = make("span", { class: "said" });
     this.body = make("tbody");
@@ -22,6 +24,7 @@ export class Overview {
         make("thead", {}, make("tr", {}, ...heads.map(([name, text]) => make("th", { class: name, scope: "col" }, text)))), this.body),
       this.more);
     this.search.addEventListener("input", () => { this.orderedAt = 0; this.refresh(); });
+    this.body.addEventListener("focusin", (event) => this.choose(event.target.closest("tr").dataset.stream));
     this.body.addEventListener("click", (event) => {
       const row = event.target.closest("tr");
       if (!row) return;
@@ -30,15 +33,50 @@ export class Overview {
       else if (!event.target.closest("a")) this.open(row.dataset.stream);
     });
   }
+  get title() { return ""; }
+  // Where all streams are shown, all that is new is heard of; else those that are shown.
+  get streams() { return this.all ? "all" : [...this.order].sort(); }
+  // Whether to ask: something changed that is not told, or the order may be another by now.
+  get due() {
+    const waited = Date.now() - this.askedAt;
+    return this.stale || (waited > REORDER && (this.newsAt > this.askedAt || !this.all));
+  }
   async refresh() {
     const search = this.search.value.trim();
+    this.askedAt = Date.now();
+    this.stale = true;
     const told = await ask(`/v1/streams?limit=${this.limit}&search=${encodeURIComponent(search)}`);
-    if (search === this.search.value.trim()) this.show(told);
+    if (search !== this.search.value.trim()) return;
+    this.stale = false;
+    this.all = told.total <= this.limit;
+    this.show(told);
+  }
+  // A message of the server; true where the view must ask at once.
+  heard(message) {
+    if (message.type === "changed") return this.stale = true;
+    if (message.type !== "predictions") return false;
+    for (const one of message.predictions) this.hear(one, message.reason === "rows");
+    return false;
+  }
+  hear(one, rows) {
+    const row = this.rows.get(one.stream);
+    if (rows) this.newsAt = Date.now();
+    if (!row) { if (rows && this.all && !this.search.value.trim()) this.stale = true; return; }
+    const { told } = row, before = this.words.said(told), now = this.words.said(one);
+    const fresh = { ...told, ...one, now: one.time };
+    if (rows && one.time > told.last_time) {
+      Object.assign(fresh, { last_time: one.time, rows: told.rows + 1, trend: row.after == null || now == null ? null : now - row.after });
+      row.after = now;
+    } else if (told.trend != null && now != null && before != null) fresh.trend = told.trend + now - before;
+    this.showRow(fresh);
   }
   show(told) {
     this.counts(told);
     const names = told.streams.map((one) => one.stream);
-    for (const one of told.streams) this.showRow(one);
+    for (const one of told.streams) {
+      this.showRow(one);
+      if (one.now === one.last_time) this.rows.get(one.stream).after = this.words.said(one);
+    }
     const opened = told.streams.filter((one) => one.alarm).map((one) => one.stream).join("\n");
     const sameSet = names.length === this.order.length && names.every((name) => this.rows.get(name).row.isConnected);
     if (!sameSet || opened !== this.opened || !(Date.now() - this.orderedAt < REORDER)) {
@@ -53,7 +91,7 @@ export class Overview {
     this.body.parentElement.hidden = names.length === 0;
   }
   place(names) {
-    const kept = new Set(names);
+    const kept = new Set(names), focused = document.activeElement;
     for (const [name, { row }] of this.rows) if (!kept.has(name)) { row.remove(); this.rows.delete(name); }
     let next = this.body.firstElementChild;
     for (const name of names) {
@@ -62,6 +100,8 @@ export class Overview {
       else this.body.insertBefore(row, next);
     }
     this.order = names;
+    // A row that is moved lets go of the focus.
+    if (focused !== document.activeElement && this.body.contains(focused)) focused.focus({ preventScroll: true });
   }
   showRow(told) {
     let held = this.rows.get(told.stream);
@@ -99,18 +139,28 @@ export class Overview {
       make("td", { class: "c-risk" }, make("div", { class: "risk" }, value, meter)),
       make("td", { class: "c-trend", title: "against the answer after the row before the newest" }, trend), make("td", { class: "c-age" }, age), make("td", { class: "c-act" }, button));
     row.dataset.stream = name;
-    return { row, value, why, fill, meter, trend, age, button };
+    return { row, link, value, why, fill, meter, trend, age, button };
   }
-  choose(step) {
+  // What is chosen is what has the focus.
+  step(by) {
     if (!this.order.length) return;
     const at = this.order.indexOf(this.chosen);
-    this.chosen = this.order[Math.min(this.order.length - 1, Math.max(0, at + step))];
-    for (const [name, { row }] of this.rows) row.classList.toggle("chosen", name === this.chosen);
-    this.rows.get(this.chosen).row.scrollIntoView({ block: "nearest" });
+    this.focus(this.order[Math.min(this.order.length - 1, Math.max(0, at + by))]);
+  }
+  focus(name) {
+    const held = this.rows.get(name);
+    if (!held) return false;
+    held.link.focus({ preventScroll: true });
+    held.row.scrollIntoView({ block: "nearest" });
+    return true;
+  }
+  choose(chosen) {
+    this.chosen = chosen;
+    for (const [name, { row }] of this.rows) row.classList.toggle("chosen", name === chosen);
   }
   key(event) {
-    if (event.key === "j" || event.key === "ArrowDown") this.choose(1);
-    else if (event.key === "k" || event.key === "ArrowUp") this.choose(-1);
+    if (event.key === "j" || event.key === "ArrowDown") this.step(1);
+    else if (event.key === "k" || event.key === "ArrowUp") this.step(-1);
     else if (event.key === "Enter" && this.chosen) this.open(this.chosen);
     else if (event.key === "/") this.search.focus();
     else if (event.key === "a" && this.chosen) {

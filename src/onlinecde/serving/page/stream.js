@@ -3,13 +3,16 @@ import { ask, streamPath } from "/assets/server.js";
 import { channelStrip, crossLine, riskChart } from "/assets/charts.js";
 import { make, plain, setText, spaced, wall } from "/assets/words.js";
 
-const SPANS = [["6 h", 6 * 3600], ["12 h", 12 * 3600], ["24 h", 24 * 3600], ["all", Infinity]];
+const TAIL = 400, TABLE = 100;
 
 export class StreamView {
   constructor(root, words, name, { back, acknowledge }) {
     Object.assign(this, { root, words, name, back, acknowledge });
     this.path = streamPath(name);
-    this.span = SPANS[2][1] / words.unitSeconds;
+    // Spans of time as long as this model needs them: until a stream is silent, and parts of that.
+    const silent = words.about.silent_after, spans = [silent / 4, silent / 2, silent, Infinity];
+    this.span = silent;
+    this.stale = true;
     this.seen = "";
     this.big = make("output");
     this.bigBox = make("div", { class: "big" }, this.big, this.since = make("div"));
@@ -20,11 +23,14 @@ export class StreamView {
     this.svg.classList.add("risk-chart");
     this.readout = make("span", { class: "note" });
     this.strips = make("div", { class: "strips" });
+    this.cells = make("div", { class: "cells", tabindex: "0", role: "region", "aria-label": "Observations and answers" });
+    this.table = make("details", { class: "table" }, make("summary", {}, "As a table"), this.cells);
+    this.table.addEventListener("toggle", () => this.told && this.showTable());
     this.moves = make("ol", { class: "moves" });
-    this.spans = make("span", { class: "spans", role: "group", "aria-label": "Span of time" }, ...SPANS.map(([text, seconds]) => {
-      const button = make("button", { "aria-pressed": String(seconds / words.unitSeconds === this.span) }, text);
+    this.spans = make("span", { class: "spans", role: "group", "aria-label": "Span of time" }, ...spans.map((span) => {
+      const button = make("button", { "aria-pressed": String(span === this.span) }, Number.isFinite(span) ? words.age(span) : "all");
       button.addEventListener("click", () => {
-        this.span = seconds / words.unitSeconds;
+        this.span = span;
         for (const one of this.spans.children) one.setAttribute("aria-pressed", String(one === button));
         this.seen = "";
         this.refresh();
@@ -33,10 +39,10 @@ export class StreamView {
     }));
     root.replaceChildren(
       make("div", { class: "head" }, make("a", { class: "back", href: "#/" }, "‹ All streams"),
-        make("h1", {}, name), this.facts, this.bigBox),
+        this.heading = make("h1", { tabindex: "-1" }, name), this.facts, this.bigBox),
       this.banners,
       make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, words.risk), this.readout, this.spans),
-        make("div", { class: "strip" }, this.legend(), this.svg), this.strips),
+        make("div", { class: "strip" }, this.legend(), this.svg), this.strips, this.table),
       make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, `What moved the ${words.risk.toLowerCase()}`),
         make("span", { class: "note" }, words.about.kind === "binary" ? "newest first; in log-odds, the parts add up exactly" : "newest first; the parts add up exactly")), this.moves));
     this.svgs = [this.svg];
@@ -50,13 +56,38 @@ export class StreamView {
     return make("div", { class: "what" }, make("span", {}, "line: after each observation (○); dotted: moving on without data"));
   }
   close() { this.resized.disconnect(); }
+  get title() { return this.name; }
+  get streams() { return [this.name]; }
+  get due() { return this.stale; }
+  // A message of the server; true where the view must ask at once.
+  heard(message) {
+    if (message.type === "changed") return message.streams.includes(this.name) && (this.stale = true);
+    const now = message.predictions?.find((one) => one.stream === this.name);
+    if (!now) return false;
+    if (message.reason === "rows" || !this.told) return this.stale = true;
+    const { info, tail } = this.told;
+    if (now.time <= info.now.time) { this.showHead(); return false; }
+    tail.times.push(now.time);
+    if (this.words.probability) tail.probabilities.push(now.probabilities);
+    else for (const name in now.predicted) tail.predicted[name].push(now.predicted[name]);
+    // Too many points for the screen: a new tail is asked for.
+    if (tail.times.length > TAIL) this.stale = true;
+    info.now = now;
+    this.told.since = this.from(info);
+    this.showHead();
+    // What would move by less than two pixels is left as it is.
+    if (this.axis.x(now.time) - this.axis.x(this.drawnAt) >= 2) this.drawAll();
+    return false;
+  }
+  from(info) { return Math.max(info.first_time, Number.isFinite(this.span) ? info.now.time - this.span : info.first_time); }
 
   async refresh() {
+    this.stale = true;
     const info = await ask(this.path);
     if (info.now == null) { setText(this.facts, "No observation yet."); return; }
     const { last_time: last, now } = info;
     const stamp = `${info.rows} ${last} ${info.received} ${this.span}`;
-    const since = Math.max(info.first_time, Number.isFinite(this.span) ? now.time - this.span : info.first_time);
+    const since = this.from(info);
     const until = Math.max(now.time, last);
     const tail = ask(`${this.path}/curve?since=${last}&until=${until}&points=${until > last ? 40 : 2}`);
     let told = this.told;
@@ -70,9 +101,12 @@ export class StreamView {
       this.seen = stamp;
       this.showMoves(told);
     }
+    const fresh = told !== this.told;
     this.told = { ...told, info, since, tail: await tail };
+    this.stale = false;
     this.showHead();
     this.drawAll();
+    if (fresh) this.showTable();
   }
   showHead() {
     const { info } = this.told, { about } = this.words;
@@ -109,9 +143,10 @@ export class StreamView {
     const narrow = innerWidth <= 720;
     const later = this.words.followed(tail), end = tail.times.map((t, i) => [t, later[i]]);
     const now = [info.now.time, this.words.said(info.now)];
+    this.drawnAt = now[0];
     const after = [...end.filter(([t]) => t < now[0]), now];
     if (after.length === 1) after.unshift([info.last_time, this.words.said(info)]);
-    const to = Math.max(now[0], since + 0.25);
+    const to = Math.max(now[0], since + about.silent_after / 96);
     this.axis = riskChart(this.svg, { from: since, to, curve, tail: after, output, threshold: about.threshold, alarms: info.alarms, words: this.words, narrow });
     this.svg.setAttribute("aria-label", `${this.words.risk} from ${this.words.at(since)} to ${this.words.at(to)}, now ${this.words.value(now[1])}`);
     this.drawStrips(history, since, to, narrow);
@@ -138,6 +173,20 @@ export class StreamView {
       box.querySelector("svg").setAttribute("aria-label", `${spaced(name)}, ${points.length} observed`);
       channelStrip(box.querySelector("svg"), { from, to, points, narrow, axis: this.axis });
     });
+  }
+  // The charts as numbers: the newest observations, and the answer after each.
+  showTable() {
+    if (!this.table.open) return;
+    const { history } = this.told, { channels } = this.words.about;
+    const rows = history.slice(-TABLE).reverse();
+    const shown = channels.filter(({ name }) => rows.some((row) => name in row.values));
+    const heads = ["Time", this.words.risk, ...shown.map(({ name, unit }) => `${spaced(name)}${unit ? `, ${unit}` : ""}`)];
+    this.cells.replaceChildren(make("table", {},
+      make("caption", {}, !rows.length ? "No observation in this span of time" : `${rows.length < history.length ? `The newest ${rows.length} of ${history.length} observations` : "Observations"}, newest first, and the answer after each`),
+      make("thead", {}, make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)))),
+      make("tbody", {}, ...rows.map((row) => make("tr", {}, make("th", { scope: "row" }, this.words.at(row.time)),
+        make("td", {}, this.words.value(this.words.said(row))),
+        ...shown.map(({ name }) => make("td", {}, name in row.values ? plain(row.values[name]) : "")))))));
   }
   showMoves({ explained, history }) {
     if (!explained) { this.moves.replaceChildren(make("li", { class: "note" }, "This kind of model does not say.")); return; }

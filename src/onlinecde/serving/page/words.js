@@ -45,11 +45,12 @@ export class Words {
   at(time) { return `${time.toFixed(time < 100 ? 2 : 1)}\u00a0${this.unit}`; }
   age(units) {
     const seconds = units * this.unitSeconds;
+    if (seconds < 1) return `${Math.round(1000 * seconds)} ms`;
     if (seconds < 90) return `${Math.round(seconds)} s`;
     if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
     const hours = Math.floor(seconds / 3600), minutes = Math.round((seconds % 3600) / 60);
     if (hours < 48) return minutes && hours < 10 ? `${hours} h ${minutes} min` : `${hours} h`;
-    return `${Math.floor(hours / 24)} d`;
+    return hours < 24 * 730 ? `${Math.floor(hours / 24)} d` : `${Math.floor(hours / (24 * 365.25))} y`;
   }
 }
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from onlinecde.kernels import gpu_unavailable
 from onlinecde.solvers.backends.base import Backend, Gradients, Needs, Problem, Solved
 from onlinecde.solvers.backends.numba import weights_of
-from onlinecde.solvers.fields import MLPVectorField, VectorField, is_plain, not_plain
+from onlinecde.solvers.fields import MLPField, VectorField, is_plain, not_plain
 from onlinecde.solvers.runge_kutta import Tableau
 from onlinecde.solvers.segments import PathSegments
 
@@ -29,7 +29,7 @@ DEGREES = (1, 3)
 
 
 class GPU(Backend):
-    """Fused forward and backward over moved channels, for an `MLPVectorField` in float32.
+    """Fused forward and backward over moved channels, for an `MLPField` in float32.
 
     With `legs` and `moves`, laid out before, they are those of all its problems.
     """
@@ -61,7 +61,7 @@ class GPU(Backend):
     def forward(self, problem: Problem, weights: tuple[Tensor, ...]) -> Solved:
         assert is_plain(problem.field)
         legs = self.legs or legs_of(problem.segments)
-        reason = "an MLPVectorField on the GPU with fixed steps"
+        reason = "an MLPField on the GPU with fixed steps"
         z, tapes = self._forward(problem, legs, weights, problem.precision == "highest")
         look = problem.precision == "high" and not _captured(problem)
         if look and not bool(z.sum().isfinite()):
@@ -207,7 +207,7 @@ def legs_of(segments: PathSegments) -> Legs:
     )
 
 
-def pack(field: MLPVectorField, weights: tuple[Tensor, ...]) -> PackedField:
+def pack(field: MLPField, weights: tuple[Tensor, ...]) -> PackedField:
     """A field's weights as the kernels read them."""
     from onlinecde.kernels.gpu import pack_field
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from onlinecde.kernels import cpu_unavailable
 from onlinecde.solvers.backends.base import Backend, Gradients, Needs, Problem, Solved
-from onlinecde.solvers.fields import MLPVectorField, is_plain, not_plain
+from onlinecde.solvers.fields import MLPField, is_plain, not_plain
 from onlinecde.solvers.runge_kutta import Tableau
 from onlinecde.solvers.segments import PathSegments
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Numba(Backend):
-    """Fused forward and backward over moved channels, for an `MLPVectorField`."""
+    """Fused forward and backward over moved channels, for an `MLPField`."""
 
     name = device = "cpu"
     saves_weights = False
@@ -62,7 +62,7 @@ class Numba(Backend):
             steps=problem.segments.steps,
             threads=torch.get_num_threads(),
         )
-        reason = "an MLPVectorField on the CPU with fixed steps"
+        reason = "an MLPField on the CPU with fixed steps"
         return Solved(torch.from_numpy(z), reason, (packed, path, method))
 
     def backward(
@@ -107,12 +107,12 @@ class Numba(Backend):
         )
 
 
-def weights_of(field: MLPVectorField) -> tuple[Tensor, ...]:
+def weights_of(field: MLPField) -> tuple[Tensor, ...]:
     """The tensors all kernels read, in their order; what the field sees of the path comes as drive."""
     return (*field.inner_weights(), field.weight, field.bias)
 
 
-def pack(field: MLPVectorField, weights: tuple[Tensor, ...], gradient: bool) -> PackedField:
+def pack(field: MLPField, weights: tuple[Tensor, ...], gradient: bool) -> PackedField:
     """A field's weights as the kernels read them."""
     from onlinecde.kernels.cpu import pack_field
 

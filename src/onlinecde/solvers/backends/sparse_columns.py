@@ -1,4 +1,4 @@
-"""An `MLPVectorField` on rectilinear legs over moved channels only, in plain torch, without autograd.
+"""An `MLPField` on rectilinear legs over moved channels only, in plain torch, without autograd.
 
 On each value leg the streams in which a channel moved are gathered, channel by channel, and every
 channel's columns are computed for its own streams by one batched product. Value and count of a
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from onlinecde.kernels.activations import ACTIVATIONS
-from onlinecde.solvers.fields import MLPVectorField
+from onlinecde.solvers.fields import MLPField
 from onlinecde.solvers.segments import PathSegments
 
 DENSE_ABOVE = 0.5
@@ -57,7 +57,7 @@ class Stage:
     """(value, row, width): the last layer's input on a value leg"""
 
 
-def sparse_weights(field: MLPVectorField, segments: PathSegments) -> tuple[Tensor, ...]:
+def sparse_weights(field: MLPField, segments: PathSegments) -> tuple[Tensor, ...]:
     """Differentiable functions of a field's parameters, as `SparseColumns` takes them.
 
     Weights and biases come in turn: inner layers, the time column, all other columns, those of a
@@ -82,7 +82,7 @@ def sparse_weights(field: MLPVectorField, segments: PathSegments) -> tuple[Tenso
 class SparseColumns:
     """The moved columns of a field along some segments: a stage, and its gradient."""
 
-    def __init__(self, field: MLPVectorField, segments: PathSegments) -> None:
+    def __init__(self, field: MLPField, segments: PathSegments) -> None:
         self.depth, self.activation = field.depth, ACTIVATIONS[field.activation]
         self.tanh = field.final == "tanh"
         self.parts, self.values = 2 if segments.counts else 1, segments.values

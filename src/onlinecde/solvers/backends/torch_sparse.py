@@ -1,4 +1,4 @@
-"""Plain torch over the columns that move, for an `MLPVectorField` along a rectilinear path; gradients written out."""
+"""Plain torch over the columns that move, for an `MLPField` along a rectilinear path; gradients written out."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _integrated(
     if not states:
         return rows, None
     start = states[0] if len(states) == 1 else type(state.blank).concatenate(states)
-    return rows, integrate(state.model, start, rows.lengths, rows.times, rows.values)
+    return rows, integrate(state.served.live, start, rows.lengths, rows.times, rows.values)
 
 
 def _refuse_until_finite(

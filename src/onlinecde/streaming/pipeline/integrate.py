@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from onlinecde.models import NeuralCDE, OnlineModel, StateError, StreamState, live
+from onlinecde.models import FrozenCDE, OnlineModel, StateError, StreamState
 from onlinecde.solvers import SolverError
+
+Live = OnlineModel | FrozenCDE
+"""What `OnlineModel.frozen` gives"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +47,13 @@ class Integrated:
         return self.states._map(lambda tensor: tensor.index_select(0, index))
 
 
-def at_model(model: OnlineModel, state: StreamState) -> Any:
+def at_model(model: Live, state: StreamState) -> Any:
     """A state where the model is; states themselves stay in main memory."""
     return state if model.device.type == "cpu" else state.to(model.device)
 
 
 def observe(
-    model: OnlineModel, state: StreamState, times: np.ndarray, rows: np.ndarray, largest: float
+    model: Live, state: StreamState, times: np.ndarray, rows: np.ndarray, largest: float
 ) -> tuple[StreamState, dict[int, str]]:
     """One row (stream, channel) for each stream: the new states, and why some cannot be used.
 
@@ -58,8 +61,8 @@ def observe(
     apply, streams are taken one by one, because a matrix product may round differently by its size.
     A state that holds a number beyond `largest` cannot be used either.
     """
-    if isinstance(model, NeuralCDE):
-        fused = live.observe_each(model, state, times, rows, largest)  # pyright: ignore[reportArgumentType]
+    if isinstance(model, FrozenCDE):
+        fused = model.observe_each(state, times, rows, largest)  # pyright: ignore[reportArgumentType]
         if fused is not None:
             after, finite = fused
             return after, dict.fromkeys(np.flatnonzero(~finite).tolist(), "")
@@ -84,7 +87,7 @@ def observe(
 
 
 def _observe_on_gpu(
-    model: NeuralCDE, state: StreamState, times: np.ndarray, rows: np.ndarray, largest: float
+    model: FrozenCDE, state: StreamState, times: np.ndarray, rows: np.ndarray, largest: float
 ) -> tuple[StreamState, dict[int, str]] | None:
     """`observe` on a GPU, all streams at once; None where there is none, or a stream's row is refused."""
     if model.device.type == "cpu":
@@ -110,7 +113,7 @@ def _sound(state: StreamState, largest: float) -> bool:
     return True
 
 
-def predict(model: OnlineModel, states: StreamState, at: np.ndarray) -> np.ndarray:
+def predict(model: Live, states: StreamState, at: np.ndarray) -> np.ndarray:
     """Outputs (state, output) at times (state,); NaN where the model has no finite answer."""
     if not len(at):
         return np.empty((0, model.outputs))
@@ -127,7 +130,7 @@ def predict(model: OnlineModel, states: StreamState, at: np.ndarray) -> np.ndarr
 
 
 def integrate(
-    model: OnlineModel, start: StreamState, lengths: np.ndarray, times: np.ndarray, rows: np.ndarray
+    model: Live, start: StreamState, lengths: np.ndarray, times: np.ndarray, rows: np.ndarray
 ) -> Integrated:
     """Rows (row, channel) at times (row,): stream n's next `lengths[n]` of them, from state n of `start`."""
     first = np.cumsum(lengths) - lengths
@@ -167,7 +170,7 @@ def integrate(
 
 
 def _answer(
-    model: OnlineModel,
+    model: Live,
     states: StreamState,
     order: np.ndarray,
     stream: np.ndarray,

@@ -1,75 +1,22 @@
-"""What every model can do, offline and online, and the state of its streams."""
+"""What every model can do, offline and online."""
 
 from __future__ import annotations
 
-import operator
+import copy
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from onlinecde.controls import Measurability
-from onlinecde.models.heads import Head
+from onlinecde.controls import Encoding, Measurability
+from onlinecde.models.readout import Readout
+from onlinecde.models.state import State, StateError, as_numbers, real_cells
 from onlinecde.series import Schema, SchemaWarning, SeriesBatch, SeriesError
-from onlinecde.series.checks import as_cells
 from onlinecde.solvers.fields import has_hooks
-
-
-class StateError(ValueError):
-    """An observation or a question that a stream's state cannot take; the message says why."""
-
-
-@dataclass(frozen=True, eq=False)
-class StreamState:
-    """The state of some streams: tensors with the stream first, never changed in place."""
-
-    def __len__(self) -> int:
-        """The number of streams."""
-        return next(iter(vars(self).values())).shape[0]
-
-    def _map(self, change: Any) -> Self:
-        held = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{k: None if v is None else change(v) for k, v in held.items()})
-
-    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Self:
-        """The state of some of the streams; a number gives a state of one stream."""
-        if hasattr(index, "__index__") and getattr(index, "ndim", 0) == 0:
-            index = operator.index(index)  # pyright: ignore[reportArgumentType]
-            if not -len(self) <= index < len(self):
-                raise IndexError(f"stream {index} is out of range for {len(self)} streams.")
-            index = [index]
-        return self._map(lambda tensor: tensor[index])
-
-    def put(self, index: Sequence[int] | Tensor, streams: Self) -> Self:
-        """A state with the streams at `index` replaced by others."""
-        at = torch.as_tensor(index)
-        held = {}
-        for f in fields(self):
-            mine, other = getattr(self, f.name), getattr(streams, f.name)
-            held[f.name] = None if mine is None else mine.index_copy(0, at.to(mine.device), other)
-        return replace(self, **held)
-
-    @classmethod
-    def concatenate(cls, states: Sequence[Self]) -> Self:
-        """The streams of several states in one."""
-        first = states[0]
-        held = {}
-        for f in fields(first):
-            parts = [getattr(state, f.name) for state in states]
-            held[f.name] = None if parts[0] is None else torch.cat(parts)
-        return replace(first, **held)
-
-    def to(self, device: torch.device | str) -> Self:
-        """Move to a device."""
-        return self._map(lambda tensor: tensor.to(device))
-
-
-State = TypeVar("State", bound=StreamState)
 
 
 class OnlineModel(nn.Module, ABC, Generic[State]):
@@ -81,7 +28,8 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
     channels: int
     outputs: int
     static: int
-    head: Head
+    readout: Readout
+    encoding: Encoding
     _schema: Schema | None = None
 
     @property
@@ -133,6 +81,23 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
     def predict(self, state: State, t: Any = None) -> Tensor:
         """What the model says at t, (stream, output), t a number or (stream,), default: the last row's time."""
 
+    def fit_scales(self, batch: SeriesBatch) -> Self:
+        """Learn from training series how the model sees them: scales, and the names of channels; returns itself."""
+        self.encoding.fit(batch)
+        return self
+
+    def frozen(self) -> Any:
+        """The model as it is now, in eval mode, for following streams: what is done to this one later is not seen."""
+        return copy.deepcopy(self).eval().requires_grad_(False)
+
+    def _load_from_state_dict(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, state_dict: Any, prefix: str, *more: Any
+    ) -> None:
+        own = {prefix + name for name in self.state_dict()}
+        for name in [name for name in state_dict if name.startswith(prefix) and name not in own]:
+            state_dict[prefix + present_name(name[len(prefix) :])] = state_dict.pop(name)
+        super()._load_from_state_dict(state_dict, prefix, *more)
+
     encodes_by_call: ClassVar[bool] = False
     """Whether whole series are encoded by calling `encoding`"""
     weights_alone: ClassVar[tuple[str, ...]] = ()
@@ -175,8 +140,8 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
         if self.schema is None or self.schema.fits(batch):
             return batch
         batch, notes = self.schema.align(batch)
-        for told in notes:
-            warnings.warn(told, SchemaWarning, stacklevel=3)
+        for note in notes:
+            warnings.warn(note, SchemaWarning, stacklevel=3)
         return batch
 
     def prepare(self, batch: SeriesBatch) -> SeriesBatch:
@@ -231,8 +196,8 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
                 static, notes = self.schema.encode(static, range(streams))
             except SeriesError as error:
                 raise StateError(str(error)) from error
-            for told in notes:
-                warnings.warn(told, SchemaWarning, stacklevel=3)
+            for note in notes:
+                warnings.warn(note, SchemaWarning, stacklevel=3)
             static = static if self.static else None
         if self.static == 0:
             if static is not None:
@@ -271,68 +236,16 @@ def _in_dtype(batch: SeriesBatch, dtype: torch.dtype) -> SeriesBatch:
     return told
 
 
-def real_cells(given: Any, what: str) -> np.ndarray:
-    """Numbers as an array, NaN for None; StateError where they are times of day, texts and the like."""
-    cells = given
-    if type(given) is not np.ndarray or given.dtype.kind == "O":
-        try:
-            cells = as_cells(given, what)
-        except SeriesError as error:
-            raise StateError(str(error)) from error
-    if cells.dtype.kind not in "fiub":
-        raise StateError(
-            f"{what} has dtype {cells.dtype}: give real numbers, in the units the model was made for."
-        )
-    return cells
+MOVED = {"head.": "readout.", "steps.": "readout.steps.", "encoding.ramps.": "readout.ramps."}
+"""Where the tensors of models saved by 0.1 are now."""
 
 
-def as_numbers(given: Any, what: str, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Numbers as a tensor, read as `real_cells` does."""
-    if isinstance(given, float | int):
-        return torch.tensor(given, dtype=dtype, device=device)
-    if not isinstance(given, Tensor):
-        # By way of float64: torch reads neither all of numpy's dtypes nor its read-only arrays.
-        given = torch.from_numpy(np.array(real_cells(given, what), np.float64))
-    if given.is_complex():
-        raise StateError(f"{what} has dtype {given.dtype}: give real numbers.")
-    return given.to(device=device, dtype=dtype)
-
-
-def per_stream(t: Any, streams: int, device: torch.device) -> Tensor:
-    """A time as (stream,) float64, from a number or one for each stream."""
-    clock = as_numbers(t, "t", torch.float64, device)
-    if clock.ndim > 1 or (clock.ndim == 1 and clock.shape[0] not in (1, streams)):
-        raise StateError(
-            f"t has shape {tuple(clock.shape)}: give a number or one time for each of the "
-            f"{streams} streams."
-        )
-    return clock.expand(streams)
-
-
-def check_observation(time: Tensor, clock: Tensor, x: Tensor, channels: int) -> None:
-    """Refuse times that go back or are not finite, infinite values and wrong shapes."""
-    if x.shape != (clock.shape[0], channels):
-        raise StateError(
-            f"x has shape {tuple(x.shape)}: give (stream, channel) = ({clock.shape[0]}, {channels}), "
-            "NaN for what was not observed."
-        )
-    if not bool(clock.isfinite().all()):
-        stream = int((~clock.isfinite()).nonzero()[0])
-        raise StateError(
-            f"stream {stream}: the time is {float(clock[stream])}: give a finite time."
-        )
-    if bool((back := clock < time).any()):
-        stream = int(back.nonzero()[0])
-        raise StateError(
-            f"stream {stream}: time {float(clock[stream])!r} lies before its last row at "
-            f"{float(time[stream])!r}: rows must come in order of time."
-        )
-    if bool((wild := x.isinf()).any()):
-        stream, channel = (int(i) for i in wild.nonzero()[0])
-        raise StateError(
-            f"stream {stream}, channel {channel}: the value is {float(x[stream, channel])}: use NaN "
-            "for what was not observed."
-        )
+def present_name(name: str) -> str:
+    """The name of a model's tensor, from that in a file of any version."""
+    for before, now in MOVED.items():
+        if name.startswith(before):
+            return now + name[len(before) :]
+    return name
 
 
 def arguments(names: Mapping[str, Any]) -> dict[str, Any]:
@@ -346,27 +259,4 @@ def check_asked(at: Any, final: bool) -> None:
         raise ValueError(
             "at and final=True were both given: leave final out for outputs at query times, or at for "
             "outputs after the last row."
-        )
-
-
-def check_conflict(clash: Tensor) -> None:
-    """Refuse a second, different value (stream, channel) for one channel at one instant."""
-    if bool(clash.any()):
-        stream, channel = (int(i) for i in clash.nonzero()[0])
-        raise StateError(
-            f"stream {stream}, channel {channel}: this instant already has another value: observe "
-            "each channel once an instant."
-        )
-
-
-def check_question(time: Tensor, clock: Tensor) -> None:
-    """Refuse questions about a stream without rows, about its past, or at no time at all."""
-    if bool((empty := time.isnan()).any()):
-        stream = int(empty.nonzero()[0])
-        raise StateError(f"stream {stream} has no row yet: observe one first.")
-    if bool((bad := ~(clock >= time) | clock.isinf()).any()):
-        stream = int(bad.nonzero()[0])
-        raise StateError(
-            f"stream {stream} is asked for at time {float(clock[stream])!r}, its last row is at "
-            f"{float(time[stream])!r}: ask for that time or later."
         )

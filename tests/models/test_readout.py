@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from onlinecde.models import Head
+from onlinecde.models import Readout
 
 D = torch.float64
 NAN = float("nan")
@@ -18,12 +18,12 @@ def numbers(*shape, seed=0):
 
 def test_the_readout_is_linear_or_a_small_mlp():
     features = numbers(2, 3, 4)
-    straight = Head(4, 2).double()
+    straight = Readout(4, 2).double()
     assert straight.linear
     torch.testing.assert_close(
         straight(features), features @ straight.layers.weight.T + straight.layers.bias
     )
-    bent = Head(4, 2, width=5).double()
+    bent = Readout(4, 2, width=5).double()
     assert not bent.linear
     assert bent(features).shape == (2, 3, 2)
     torch.testing.assert_close(bent(features), bent(3 * features + 1), rtol=1e-4, atol=1e-4)
@@ -33,7 +33,7 @@ def test_the_readout_is_linear_or_a_small_mlp():
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_losses_are_means_over_the_labels_there_are(kind, outputs):
     """Written out label by label, with the gaps left out."""
-    head = Head(4, outputs, kind)
+    head = Readout(4, outputs, kind)
     said = numbers(2, 5, outputs).requires_grad_()
     labels = numbers(2, 5, outputs, seed=1)
     if kind != "regression":
@@ -56,14 +56,14 @@ def test_losses_are_means_over_the_labels_there_are(kind, outputs):
 
 @pytest.mark.parametrize("kind", ["regression", "binary"])
 def test_one_output_takes_labels_with_or_without_their_own_axis(kind):
-    head, said = Head(4, 1, kind), numbers(2, 5, 1)
+    head, said = Readout(4, 1, kind), numbers(2, 5, 1)
     labels = (numbers(2, 5, seed=1) > 0).double()
     assert head.loss(said, labels) == head.loss(said, labels[:, :, None])
     assert head.loss(said, labels) == head.loss(said, labels.long())
 
 
 def test_classes_are_whole_numbers_and_minus_1_is_none():
-    head = Head(4, 3, "multiclass")
+    head = Readout(4, 3, "multiclass")
     said = numbers(6, 3).requires_grad_()
     labels = torch.tensor([0, 2, -1, 1, 1, -1])
     known = labels >= 0
@@ -79,7 +79,7 @@ def test_classes_are_whole_numbers_and_minus_1_is_none():
 
 
 def test_a_positive_weight_counts_positives_more():
-    head, said = Head(4, 1, "binary"), torch.zeros(2, 1, dtype=D)
+    head, said = Readout(4, 1, "binary"), torch.zeros(2, 1, dtype=D)
     labels = torch.tensor([1.0, 0.0], dtype=D)
     assert head.loss(said, labels, torch.tensor(3.0, dtype=D)).item() == pytest.approx(
         2 * math.log(2)
@@ -89,7 +89,7 @@ def test_a_positive_weight_counts_positives_more():
 @pytest.mark.parametrize("kind", ["regression", "binary", "multilabel", "multiclass"])
 def test_a_batch_without_labels_costs_nothing_and_teaches_nothing(kind):
     """NaN here would spoil every weight at the next step."""
-    head, said = Head(4, 2, kind), numbers(3, 2).requires_grad_()
+    head, said = Readout(4, 2, kind), numbers(3, 2).requires_grad_()
     labels = torch.full((3,), -1) if kind == "multiclass" else torch.full((3, 2), NAN, dtype=D)
     loss = head.loss(said, labels)
     loss.backward()
@@ -99,10 +99,10 @@ def test_a_batch_without_labels_costs_nothing_and_teaches_nothing(kind):
 
 def test_probabilities():
     said = numbers(2, 5, 3)
-    assert (Head(4, 3).probabilities(said) == said).all()
+    assert (Readout(4, 3).probabilities(said) == said).all()
     for kind in ("binary", "multilabel"):
-        torch.testing.assert_close(Head(4, 3, kind).probabilities(said), 1 / (1 + (-said).exp()))
-    shares = Head(4, 3, "multiclass").probabilities(said)
+        torch.testing.assert_close(Readout(4, 3, kind).probabilities(said), 1 / (1 + (-said).exp()))
+    shares = Readout(4, 3, "multiclass").probabilities(said)
     torch.testing.assert_close(shares.sum(-1), torch.ones(2, 5, dtype=D))
     torch.testing.assert_close(shares, said.exp() / said.exp().sum(-1, keepdim=True))
 
@@ -118,4 +118,4 @@ def test_probabilities():
 )
 def test_heads_that_cannot_be_built(arguments, message):
     with pytest.raises(ValueError, match=message):
-        Head(4, **arguments)
+        Readout(4, **arguments)

@@ -6,15 +6,23 @@ import math
 import numpy as np
 import pytest
 import torch
-from made_series import random_batch, same_bits
+from tests.controls.made_series import random_batch, same_bits
 
 from onlinecde import Encoding, SeriesBatch, controls
-from onlinecde.controls import encoding as encoding_module
-from onlinecde.controls import ramps as ramps_module
 from onlinecde.controls.fill import last_observed
-from onlinecde.controls.ramps import NARROW, Ramps
+from onlinecde.models import NeuralCDE, neural_cde
+from onlinecde.models import ramps as ramps_module
+from onlinecde.models.ramps import NARROW, Ramps
 
 D = torch.float64
+
+
+def seeing(channels, counts, static, ramps, dtype=D):
+    """A model whose readout sees X as so many ramps, with static features in it."""
+    return NeuralCDE(
+        channels, 2, static=static, counts=counts, field={"width": 2},
+        encoding={"static_in_path": static > 0}, readout={"sees_path": True, "ramps": ramps},
+    ).to(dtype)  # fmt: skip
 
 
 def lines(many=1009, inputs=3, missing=0.3, seed=None):
@@ -180,7 +188,7 @@ def by_hand(batch, encoding):
 @pytest.mark.parametrize("missing", ["none", "leading", "any"])
 def test_since_is_what_a_plain_loop_finds(missing, rng):
     batch = random_batch([7, 1, 4, 9], 3, rng.integers(1 << 30), missing)
-    encoding = Encoding(3, ramps=2).double().fit(batch)
+    encoding = Encoding(3).double().fit(batch)
     stamps, since = by_hand(batch, encoding)
     found = last_observed(batch.observed, batch.times)
     same_bits(found, stamps)
@@ -192,23 +200,24 @@ def test_since_is_what_a_plain_loop_finds(missing, rng):
 
 @pytest.mark.parametrize("counts", [False, True])
 @pytest.mark.parametrize("static", [0, 2])
-def test_an_encoding_lays_ramps_for_x_and_since_at_the_rows_there_are(counts, static, rng):
+def test_a_model_fits_ramps_to_x_and_since_at_the_rows_there_are(counts, static, rng):
     """What was never observed yet is no line: the 0 that stands for it says nothing of the channel."""
     made = random_batch([40, 3, 25, 60], 3, rng.integers(1 << 30))
     features = torch.randn(4, static, dtype=D) if static else None
     batch = SeriesBatch.from_padded(made.times, made.values, made.rows, features)
-    encoding = Encoding(3, counts, static=static, ramps=4).double().fit(batch)
+    model = seeing(3, counts, static, 4).fit_scales(batch)
+    encoding, ramps = model.encoding, model.readout.ramps
     stamps, since = by_hand(batch, encoding)
     x = controls.rectilinear(batch, encoding=encoding).rows.clone()
     x[:, :, 1:4][stamps.isnan()] = torch.nan
     told = torch.cat([x, torch.where(stamps.isnan(), torch.nan, since)], 2)[batch.real]
-    assert encoding.ramps.inputs == told.shape[1] == encoding.path_channels + 3
+    assert ramps.inputs == told.shape[1] == encoding.path_channels + 3
     wanted = Ramps(told.shape[1], 4).double().fit(told)
-    torch.testing.assert_close(encoding.ramps.low, wanted.low, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(encoding.ramps.steepness, wanted.steepness, rtol=1e-9, atol=1e-9)
-    assert max(used(encoding.ramps)) == 4
+    torch.testing.assert_close(ramps.low, wanted.low, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(ramps.steepness, wanted.steepness, rtol=1e-9, atol=1e-9)
+    assert max(used(ramps)) == 4
     if static:
-        told_once = encoding.ramps.steepness[4:6], encoding.ramps.steepness[-5:-3]
+        told_once = ramps.steepness[4:6], ramps.steepness[-5:-3]
         assert (told_once[0] > 0).any(), "four streams, four values"
         if counts:
             assert (told_once[1] == 0).all(), "a feature is told once: its count is always 1"
@@ -220,31 +229,31 @@ def test_fit_does_not_see_padding_and_scales_are_what_they_are_without_ramps():
     wider = SeriesBatch.from_padded(
         pad(batch.times, (0, 5)), pad(batch.values, (0, 0, 0, 5)), batch.rows
     )
-    encoding, other = (Encoding(3, True, ramps=3).double().fit(b) for b in (batch, wider))
-    for name, buffer in encoding.state_dict().items():
-        same_bits(buffer, other.state_dict()[name])
+    model, other = (seeing(3, True, 0, 3).fit_scales(b) for b in (batch, wider))
+    for name, buffer in model.named_buffers():
+        same_bits(buffer, dict(other.named_buffers())[name])
     plain = Encoding(3, True).double().fit(batch)
-    assert plain.ramps is None
     for name, buffer in plain.state_dict().items():
-        same_bits(buffer, encoding.state_dict()[name])
+        same_bits(buffer, model.encoding.state_dict()[name])
 
 
 def test_of_very_many_streams_every_nth_lays_the_ramps(monkeypatch):
     batch = random_batch([5] * 11, 2, 0)
-    monkeypatch.setattr(encoding_module, "STREAMS", 4)
-    thin = Encoding(2, ramps=3).double().fit(batch)
+    monkeypatch.setattr(neural_cde, "STREAMS", 4)
+    thin = seeing(2, False, 0, 3).fit_scales(batch)
     monkeypatch.undo()
-    whole = Encoding(2, ramps=3).double().fit(batch)
-    same_bits(thin.scale, whole.scale)
+    whole = seeing(2, False, 0, 3).fit_scales(batch)
+    same_bits(thin.encoding.scale, whole.encoding.scale)
     some = copy.deepcopy(whole)
-    some.ramps.fit(some._view_lines(batch[::3]))
-    same_bits(thin.ramps.low, some.ramps.low)
-    assert not torch.equal(thin.ramps.low, whole.ramps.low)
+    some.encoding.fit = lambda batch: some.encoding  # scales stay those of all streams
+    some.fit_scales(batch[::3])
+    same_bits(thin.readout.ramps.low, some.readout.ramps.low)
+    assert not torch.equal(thin.readout.ramps.low, whole.readout.ramps.low)
 
 
 def test_series_of_another_dtype_lay_the_ramps_too():
     batch = random_batch([9, 9], 2, 0)
-    encoding = Encoding(2, True, ramps=3).fit(batch)
-    assert encoding.ramps.low.dtype == torch.float32
-    wanted = Encoding(2, True, ramps=3).double().fit(batch)
-    torch.testing.assert_close(encoding.ramps.low.double(), wanted.ramps.low, rtol=1e-5, atol=1e-5)
+    low = seeing(2, True, 0, 3, torch.float32).fit_scales(batch).readout.ramps.low
+    assert low.dtype == torch.float32
+    wanted = seeing(2, True, 0, 3).fit_scales(batch).readout.ramps.low
+    torch.testing.assert_close(low.double(), wanted, rtol=1e-5, atol=1e-5)

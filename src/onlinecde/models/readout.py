@@ -1,0 +1,273 @@
+"""The readout: from z, and what else it may see, to outputs; the kinds of outputs, their losses and probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from onlinecde.models.ramps import Ramps
+from onlinecde.models.steps import Steps
+from onlinecde.solvers.fields import has_hooks, is_linear
+
+Kind = Literal["regression", "binary", "multiclass", "multilabel"]
+
+BLOCK = 16_384
+"""Rows that a GPU's readout takes in at once, outside training."""
+
+
+class _Rule(NamedTuple):
+    """What a kind of outputs means."""
+
+    probabilities: Callable[[Tensor], Tensor]
+    each_loss: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    """Losses (..., output), or (...) of classes, from outputs (..., output), labels and a weight"""
+
+
+def _squared(outputs: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
+    return (outputs - labels).square()
+
+
+def _log_loss(outputs: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(
+        outputs, labels, pos_weight=weight, reduction="none"
+    )
+
+
+def _class_loss(outputs: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
+    flat, wanted = outputs.flatten(0, -2), labels.to(torch.int64).flatten()
+    each = nn.functional.cross_entropy(flat, wanted, weight, reduction="none")
+    return each.view(labels.shape)
+
+
+RULES: dict[str, _Rule] = {
+    "regression": _Rule(lambda outputs: outputs, _squared),
+    "binary": _Rule(torch.sigmoid, _log_loss),
+    "multiclass": _Rule(lambda outputs: outputs.softmax(-1), _class_loss),
+    "multilabel": _Rule(torch.sigmoid, _log_loss),
+}
+assert set(RULES) == set(get_args(Kind))
+
+
+def masked_loss(kind: str, outputs: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean loss over the labels that are there, without a look at how many there are (a CUDA graph may hold it).
+
+    Args:
+        kind: what the outputs are.
+        outputs: (..., output).
+        labels: (...,) for multiclass and for one output, else (..., output); NaN, or -1 for a class, where there
+            is none.
+        weight: the positive weight, or (class,) for multiclass, whose mean is then a weighted one.
+
+    Returns:
+        A number; without any label 0, and so are its gradients.
+    """
+    classes = kind == "multiclass"
+    # A sum over many labels is beyond half precision.
+    outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+    if not classes and labels.ndim == outputs.ndim - 1:
+        labels = labels.unsqueeze(-1)
+    known = labels >= 0 if classes else ~labels.isnan()
+    labels = torch.where(known, labels, 0).to(labels.dtype if classes else outputs.dtype)
+    # What stands where there is no label may be infinite, and 0 times that would be NaN in the gradients.
+    outputs = torch.where(known[..., None] if classes else known, outputs, 0.0)
+    each = RULES[kind].each_loss(outputs, labels, weight)
+    total = torch.where(known, each, 0.0).sum()
+    if classes and weight is not None:
+        share = torch.where(known, weight[labels.to(torch.int64)], 0.0).sum()
+        return total / torch.where(share > 0, share, 1.0)
+    return total / known.sum().clamp(min=1)
+
+
+class Members(nn.Module):
+    """A layer of SiLU units as several members see it, with one weight matrix for all.
+
+    A member has a factor for each input (1 or -1 at first), a bias and a factor for each unit. In
+    training a row goes through one member, drawn by lot; otherwise through all, and their mean goes on.
+    What is learned must serve all members, so it is learned more slowly and holds longer.
+    """
+
+    def __init__(self, inputs: int, width: int, members: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, width)
+        self.inward = nn.Parameter(torch.randint(2, (members, inputs)) * 2.0 - 1)
+        self.bias = nn.Parameter(torch.zeros(members, width))
+        self.outward = nn.Parameter(torch.ones(members, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., inputs) -> (..., width)."""
+        if not self.training:
+            total = torch.zeros((), dtype=x.dtype, device=x.device)
+            for one in zip(self.inward, self.bias, self.outward, strict=True):
+                total = total + self._units(x, *one)
+            return total / len(self.bias)
+        drawn = torch.randint(len(self.bias), x.shape[:-1], device=x.device)
+        # Products with 0 and 1 rather than rows picked: their gradients add up in a fixed order.
+        chosen = nn.functional.one_hot(drawn, len(self.bias)).to(x.dtype)
+        return self._units(x, chosen @ self.inward, chosen @ self.bias, chosen @ self.outward)
+
+    def _units(self, x: Tensor, inward: Tensor, bias: Tensor, outward: Tensor) -> Tensor:
+        return nn.functional.silu(self.linear(x * inward) + bias) * outward
+
+
+class Readout(nn.Module):
+    """From z, and what it may see of the path besides, to outputs.
+
+    Linear; a small MLP with layer norm where `width` is given, with `dropout` in training; so many MLPs that share
+    their weights, without layer norm, with `members` (see `Members`). Outputs are raw: numbers for regression, logits
+    otherwise. `binary` and `multilabel` have one logit for each question, `multiclass` one for each class.
+
+    Args:
+        hidden: size of z.
+        outputs: how many outputs there are.
+        kind: what they are.
+        width, dropout, members: as above.
+        layers: a module of one's own in place of all that, (..., input) -> (..., output), where input is
+            hidden and what is seen besides, one behind the other.
+        path_channels: how many channels the path has, where the readout sees X too; else 0.
+        channels: how many of them are observed in time, where it has ramps.
+        ramps: it then also sees how long ago each channel was observed, and each number it sees as so many `Ramps`.
+        steps: room for so many steps of single numbers it sees, whose log-odds are averaged with its own outside
+            training (`Steps`, put there by `fit`).
+
+    Raises:
+        ValueError: settings that do not go together.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        outputs: int,
+        kind: Kind = "regression",
+        width: int | None = None,
+        dropout: float = 0.0,
+        members: int = 1,
+        *,
+        layers: nn.Module | None = None,
+        path_channels: int = 0,
+        channels: int = 0,
+        ramps: int = 0,
+        steps: int = 0,
+    ) -> None:
+        self.config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
+        super().__init__()
+        if kind not in RULES:
+            raise ValueError(f"kind is {kind!r}: choose one of {', '.join(RULES)}.")
+        if outputs < 1:
+            raise ValueError(f"outputs is {outputs}: give at least 1.")
+        if width is not None and width < 1:
+            raise ValueError(f"the readout's width is {width}: give at least 1, or None.")
+        if kind == "multiclass" and outputs < 2:
+            raise ValueError("multiclass needs one output for each class, at least 2.")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout is {dropout}: give a share from 0 up to 1.")
+        if members < 1 or (members > 1 and width is None):
+            raise ValueError(
+                f"members is {members}: give 1, or more where the readout has a width."
+            )
+        if (ramps or steps) and not path_channels:
+            raise ValueError("ramps and steps are of X: give the readout sees_path=True too.")
+        if steps and (kind != "binary" or outputs != 1):
+            raise ValueError("steps are of log-odds: give kind='binary' and one output.")
+        self.hidden, self.kind, self.members = hidden, kind, members
+        seen = path_channels + (channels if ramps else 0)
+        self.sees_path, self.sees_ages = bool(path_channels), bool(ramps)
+        self.inputs = hidden + seen * (1 + ramps)
+        self.linear = layers is None and width is None
+        if layers is None:
+            layers = _layers(self.inputs, outputs, width, dropout, members)
+        self.layers = layers
+        self.ramps = Ramps(seen, ramps) if ramps else None
+        self.steps = Steps(seen, steps) if steps else None
+
+    @property
+    def paces(self) -> tuple[float, float]:
+        """How fast the rest of a model and the readout learn where a training says 1.
+
+        Of several members each sees few rows, and what holds for all of them comes slowly; a state
+        that learned at their pace would know its patients by heart before.
+        """
+        return (0.1, 4.0) if self.members > 1 else (1.0, 1.0)
+
+    def features(self, z: Tensor, seen: Tensor | None) -> Tensor:
+        """What the layers take in, (..., input): z, what is seen, and its ramps."""
+        if seen is None:
+            return z
+        return torch.cat([z, seen if self.ramps is None else self.ramps(seen)], -1)
+
+    def forward(self, z: Tensor, seen: Tensor | None = None) -> Tensor:
+        """Outputs (..., output) of z (..., hidden) and what is seen (..., number); in training without steps."""
+        outputs = self.layers(self.features(z, seen))
+        if self.steps is None or seen is None or self.training:
+            return outputs
+        return self.steps.beside(outputs, seen)
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Outputs as probabilities; numbers of a regression as they are."""
+        return RULES[self.kind].probabilities(outputs)
+
+    def loss(self, outputs: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Mean loss over the labels that are there, see `masked_loss`."""
+        return masked_loss(self.kind, outputs, labels, weight)
+
+
+def _layers(
+    inputs: int, outputs: int, width: int | None, dropout: float, members: int
+) -> nn.Module:
+    if width is None:
+        return nn.Linear(inputs, outputs)
+    if members > 1:
+        first: list[nn.Module] = [Members(inputs, width, members)]
+    else:
+        first = [nn.LayerNorm(inputs), nn.Linear(inputs, width), nn.SiLU()]
+    return nn.Sequential(
+        *first, *([nn.Dropout(dropout)] if dropout else []), nn.Linear(width, outputs)
+    )
+
+
+def is_plain_readout(readout: nn.Module) -> bool:
+    """Whether a readout is its layers, its ramps and its steps and nothing else: no subclass, hook or other forward."""
+    return type(readout) is Readout and "forward" not in readout.__dict__ and not has_hooks(readout)
+
+
+def is_linear_readout(readout: nn.Module) -> bool:
+    """Whether one weight and one bias say all that a readout makes of its features."""
+    return is_plain_readout(readout) and is_linear(readout.layers)  # pyright: ignore[reportArgumentType]
+
+
+def read(readout: nn.Module, z: Tensor, seen: Tensor | None) -> Tensor:
+    """Outputs of z (..., hidden) with what the readout sees besides (..., number), or None."""
+    if z.is_cuda and not torch.is_grad_enabled():
+        return read_rounded_once(readout, z, seen)
+    return readout(z) if seen is None else readout(z, seen)
+
+
+def read_rounded_once(readout: nn.Module, z: Tensor, seen: Tensor | None) -> Tensor:
+    """`read` in float64, rounded once: a GPU's products alone would round by the number of rows.
+
+    A readout that sees ramps takes in a thousand numbers a row, so rows go through it in blocks.
+    """
+    tensors = [*readout.named_parameters(), *readout.named_buffers()]
+    weights = {name: x.double() for name, x in tensors if x.is_floating_point()}
+    inputs = [z] if seen is None else [z, seen]
+    blocks = zip(*(x.flatten(0, -2).split(BLOCK) for x in inputs), strict=True)
+    outputs = [
+        torch.func.functional_call(readout, weights, tuple(x.double() for x in block))
+        for block in blocks
+    ]
+    return torch.cat(outputs).to(z.dtype).unflatten(0, z.shape[:-1])
+
+
+def read_rows(readout: nn.Module, z: Tensor, seen: Tensor | None, lengths: Tensor) -> Tensor:
+    """`read` at all rows (stream, row, ...); in training an MLP is spared the padding."""
+    linear = getattr(readout, "linear", False)
+    if not readout.training or linear or torch.compiler.is_compiling():
+        return read(readout, z, seen)
+    row = torch.arange(z.shape[1], device=z.device)
+    real = row < lengths[:, None]
+    outputs = read(readout, z[real], None if seen is None else seen[real])
+    # What stands in the padding repeats the last row.
+    first = nn.functional.pad(lengths.cumsum(0), (1, 0))[:-1]
+    return outputs[first[:, None] + row.minimum(lengths[:, None] - 1)]
