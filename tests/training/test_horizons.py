@@ -14,9 +14,9 @@ from onlinecde.training import MODEL_NAMES, FitError, FitSettings, build_model, 
 from onlinecde.training import defaults as building
 from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import GraphedStep
-from onlinecde.training.horizons import HorizonReadout, coming_labels
 from onlinecde.training.journal import read_checkpoint
 from onlinecde.training.loop import Training
+from onlinecde.training.objectives import HorizonReadout, coming_labels
 
 INF = float("inf")
 HOW = FitSettings(horizons=(3.0, INF), horizon_weight=0.4, batch_size=8)
@@ -243,7 +243,7 @@ def test_a_model_that_does_not_put_out_what_its_head_does_is_refused(ward):
             return super().forward(batch, at, final=final)[..., :1]
 
     own = Cut(len(ward.series.channels), 4, static=2, kind="binary")
-    with pytest.raises(FitError, match="Cut does not put out what its head does"):
+    with pytest.raises(FitError, match="Cut does not put out what its readout does"):
         fit(ward, own, epochs=1, horizons=(3.0,))
 
 

@@ -1,4 +1,4 @@
-"""More targets in training: whether the label comes within some time, read from the state."""
+"""What is learned: is there anything to learn, how classes weigh, where the readout starts, and targets ahead."""
 
 from __future__ import annotations
 
@@ -12,9 +12,65 @@ from torch import Tensor, nn
 from onlinecde.data import Task
 from onlinecde.models import OnlineModel
 from onlinecde.series import SeriesBatch
-from onlinecde.training.base_rates import START
 from onlinecde.training.batches import seed_for
+from onlinecde.training.callbacks import Callback
+from onlinecde.training.folding import last_layer
 from onlinecde.training.settings import FitError, FitSettings
+
+START = 0.3
+"""The readout's last weights start at this many times their usual size."""
+
+
+@torch.no_grad()
+def start_at_base_rate(model: OnlineModel, task: Task, *, balanced: bool = False) -> None:
+    """Let a fresh model say the base rate of each label, and little else, before it has learned.
+
+    The rates are those of the training split, half a label more counted of each class; with
+    `balanced`, as a loss with balanced classes sees them. Targets of a regression are scaled to
+    mean 0 already: it is left as it is.
+
+    >>> import onlinecde as oc
+    >>> task = oc.data.simulate_ward(40, seed=0).task
+    >>> model = oc.training.build_model(task, "gru")
+    >>> start_at_base_rate(model, task)
+    >>> bool(torch.isclose(model.readout.layers.bias.sigmoid(), task.split("train")[1].nanmean(), atol=0.01))
+    True
+    """
+    last = last_layer(model)
+    if task.kind == "regression" or last is None:
+        return
+    _, labels = task.split("train")
+    weight = class_weight(task) if balanced else 1.0
+    if task.kind == "multiclass":
+        start = (weight * _counts(labels, len(task.classes)) + 0.5).log().log_softmax(0)
+    else:
+        told = labels.reshape(-1, last.out_features)
+        ones, zeros = ((told == label).sum(0).double() for label in (1, 0))
+        start = (weight * ones + 0.5).log() - (zeros + 0.5).log()
+    last.bias.copy_(start)
+    last.weight.mul_(START)
+
+
+def class_weight(task: Task) -> Tensor:
+    """Weights that make classes count alike: of the positives, or (class,) for multiclass."""
+    _, labels = task.split("train")
+    if task.kind == "multiclass":
+        counts = _counts(labels, len(task.classes))
+        return counts.sum() / (len(task.classes) * counts.clamp(min=1))
+    if task.kind == "regression":
+        raise FitError("class_weights are for classes, and this task is a regression.")
+    known = labels[~labels.isnan()]
+    positive = known.sum().double()
+    return (known.numel() - positive) / positive.clamp(min=1)
+
+
+def loss_weight(task: Task, settings: FitSettings) -> Tensor | None:
+    """`class_weight` where the settings ask for balanced classes."""
+    return class_weight(task) if settings.class_weights == "balanced" else None
+
+
+def _counts(labels: Tensor, classes: int) -> Tensor:
+    return torch.bincount(labels[labels >= 0], minlength=classes).double()
 
 
 def check_horizons(task: Task, settings: FitSettings) -> None:
@@ -117,3 +173,27 @@ class HorizonReadout(nn.Linear):
         )
         count = known.sum((0, 1)) if targets is None else targets
         return (torch.where(known, each, 0.0).sum((0, 1)) / count.clamp(min=1)).sum()
+
+
+def check_learnable(task: Task, series: SeriesBatch, labels: Tensor, callback: Callback) -> None:
+    """Refuse a training split with one class, without a label or without a value; note empty channels."""
+    known = labels[labels >= 0 if task.kind == "multiclass" else ~labels.isnan()]
+    if not known.numel():
+        raise FitError(f"the training split of '{task.name}' has no label: label more streams.")
+    if task.kind != "regression" and len(torch.unique(known)) < 2:
+        name = task.classes[int(known[0])] if task.classes else str(int(known[0]))
+        raise FitError(
+            f"the training split of '{task.name}' has one class alone ({name}): there is nothing to tell "
+            "apart. Give streams of another class, or another split seed."
+        )
+    seen = series.observed[series.real].any(0)
+    if not bool(seen.any()):
+        raise FitError(
+            f"no channel of '{task.name}' is ever observed in the training split: check the columns of "
+            "channels and values."
+        )
+    empty = [name for name, ever in zip(series.channels, seen.tolist(), strict=True) if not ever]
+    if empty:
+        callback.note(
+            f"never observed in the training split, so nothing can be learned of: {', '.join(empty)}"
+        )
