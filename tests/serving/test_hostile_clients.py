@@ -15,6 +15,7 @@ import pytest
 
 from onlinecde.serving import Limits, ServeSettings, ServingError
 from onlinecde.serving.connections import RESERVED_FILES, connection_limit
+from onlinecde.serving.protocols import HttpConnection
 
 ROW = {"stream": "a", "time": 0.0, "values": {"lactate": 1.0, "oxygen": 2.0}}
 HALF = b"GET /v1/model HTTP/1.1\r\nhost: 127.0.0.1\r\nx-half: "
@@ -86,6 +87,52 @@ def test_endless_headers_are_cut_off_and_hold_no_one_up(serve_process):
     told = lines_of(server.end()[1], "connections closed")
     assert {line["reason"] for line in told} == {"header_too_large"}
     assert len(told) == 1, "one line a minute, not one a connection"
+
+
+def test_trailers_and_sizes_of_chunks_without_end_are_cut_off(serve_process):
+    server = serve_process()
+    body = HALF.replace(b"GET /v1/model", b"POST /v1/events").replace(
+        b"x-half: ", b"transfer-encoding: chunked\r\n\r\n"
+    )
+    most = 16 * 2**20
+    for said in (b"5;", b"0", b"2\r\n[]\r\n0\r\nx: ", b"2\r\n[]\r\n0\r\n"):
+        piece = b"a: b\r\n" * 10_000 if said.endswith(b"0\r\n") else b"0" * 65536
+        with connected(server.url, body + said) as one:
+            sent = 0
+            with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                while sent < most:
+                    one.sendall(piece)
+                    sent += len(piece)
+            assert sent < most, said
+    # Chunks of a byte have more around them than in them, and are a body like any other.
+    row = json.dumps(ROW).encode() + b" " * 50_000
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in row) + b"0\r\nx: y\r\n\r\n"
+    head = body.replace(b"host:", b"connection: close\r\ncontent-type: application/json\r\nhost:")
+    with connected(server.url, head + chunks) as one:
+        assert b"200 OK" in all_of(one)
+    told = lines_of(server.end()[1], "connections closed")
+    assert {line["reason"] for line in told} == {"header_too_large"}
+
+
+def test_requests_in_a_row_are_read_no_faster_than_they_are_answered(start, monkeypatch):
+    waiting, begin = [], HttpConnection._start_asgi_task
+
+    def counted(self, *given):
+        waiting.append(len(self.pipeline))
+        begin(self, *given)
+
+    monkeypatch.setattr(HttpConnection, "_start_asgi_task", counted)
+    client, _, url = start()
+    asks = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" * 1000
+    with connected(url) as one:
+        one.settimeout(1)
+        until = time.monotonic() + 4
+        with contextlib.suppress(TimeoutError):
+            while time.monotonic() < until:
+                one.send(asks)
+        assert client.get("/healthz").status_code == 200
+    assert max(waiting) > 1000, "they came faster than they could be answered"
+    assert max(waiting) * len(asks) / 1000 < 2**19, "no more wait than came at once"
 
 
 def test_half_open_connections_beyond_all_file_descriptors_shut_no_one_out(serve_process):

@@ -104,11 +104,11 @@ def test_one_stream_shows_what_the_api_says_and_moves_without_data(start, page):
     page.wait_for_selector(".risk-chart .now-dot")
     first = page.locator(".now-dot").get_attribute("data-risk")
     line = page.locator(".after").get_attribute("d")
-    at = float(page.locator(".big output").get_attribute("data-time"))
-    told = client.get("/v1/streams/bed 1/prediction", params={"at": at}).json()
-    assert float(page.locator(".big output").get_attribute("data-risk")) == pytest.approx(
-        told["probabilities"][0], abs=1e-6
+    at, risk = page.eval_on_selector(
+        ".big output", "one => [Number(one.dataset.time), Number(one.dataset.risk)]"
     )
+    told = client.get("/v1/streams/bed 1/prediction", params={"at": at}).json()
+    assert risk == pytest.approx(told["probabilities"][0], abs=1e-6)
     expect(page.locator(".now-dot")).not_to_have_attribute("data-risk", first)
     expect(page.locator(".after")).not_to_have_attribute("d", line)
     history = client.get("/v1/streams/bed 1/history").json()["rows"]

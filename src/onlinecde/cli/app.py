@@ -13,7 +13,8 @@ from onlinecde.cli.fit import fit
 from onlinecde.cli.properties import properties
 from onlinecde.cli.replay import replay
 from onlinecde.cli.reproduce import reproduce
-from onlinecde.cli.serve import serve, tokens_app
+from onlinecde.cli.serve import serve
+from onlinecde.cli.tokens import tokens_app
 from onlinecde.cli.tune import tune
 
 app = typer.Typer(

@@ -66,8 +66,8 @@ class HttpConnection(HttpToolsProtocol):
         self.state: State | None = None
         self._registry = self.config.registry
         self._most_header = self._registry.limits.header_bytes
-        self._header_bytes = self._requests = 0
-        self._in_header, self._complete = False, True
+        self._header_bytes = self._framing_bytes = self._requests = 0
+        self._in_header, self._body_came, self._complete = False, False, True
         self._unsent = 0
         self._answered: RequestResponseCycle | None = None
 
@@ -92,6 +92,7 @@ class HttpConnection(HttpToolsProtocol):
             part = view[start : start + most]
             # Only what cannot belong to an earlier request is counted: all of the part, if this is its first.
             first = self._requests + self._complete
+            self._body_came = False
             try:
                 self.parser.feed_data(part)
             except httptools.HttpParserUpgrade:
@@ -104,11 +105,15 @@ class HttpConnection(HttpToolsProtocol):
                 return
             if self._in_header:
                 self._header_bytes += len(part) if self._requests == first else 0
-                if self._header_bytes >= most:
-                    self._registry.report("header_too_large", self)
-                    message = f"a request's header has at most {most} bytes."
-                    self._refuse(Problem(431, "header_too_large", message))
-                    return
+            elif (
+                not self._complete
+            ):  # the sizes of chunks, and trailers, count from the last of the body on
+                self._framing_bytes = 0 if self._body_came else self._framing_bytes + len(part)
+            if not self._complete and max(self._header_bytes, self._framing_bytes) >= most:
+                self._registry.report("header_too_large", self)
+                message = f"a request's header has at most {most} bytes, and so have its trailers."
+                self._refuse(Problem(431, "header_too_large", message))
+                return
         self._note_state()
 
     def handle_websocket_upgrade(self) -> None:
@@ -116,13 +121,18 @@ class HttpConnection(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def on_message_begin(self) -> None:
-        self._in_header, self._complete, self._header_bytes = True, False, 0
+        self._in_header, self._complete = True, False
+        self._header_bytes = self._framing_bytes = 0
         self._requests += 1
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._in_header = False
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_came = True
+        super().on_body(body)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answered = cycle
@@ -134,6 +144,10 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if (
+            self.pipeline
+        ):  # uvicorn reads on after each answer, and so ever more requests than it answers
+            self.flow.pause_reading()
         self._note_state()
 
     def pause_writing(self) -> None:

@@ -25,6 +25,10 @@ class Outcome(IntEnum):
     """It changed nothing; its `Refusal` says why."""
 
 
+OUTCOMES = tuple(outcome.name.lower() for outcome in Outcome)
+"""Names of the outcomes, in their order"""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One thing observed: a channel of a stream had a value at a time (in the model's unit of time).
@@ -270,5 +274,4 @@ class Receipts(Sequence[Receipt]):
 
 def counts_of(outcomes: np.ndarray) -> dict[str, int]:
     """How many events (event,) ended as what."""
-    counts = np.bincount(outcomes, minlength=len(Outcome)).tolist()
-    return {outcome.name.lower(): counts[outcome] for outcome in Outcome}
+    return dict(zip(OUTCOMES, np.bincount(outcomes, minlength=len(OUTCOMES)).tolist(), strict=True))

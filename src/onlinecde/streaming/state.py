@@ -27,7 +27,7 @@ from onlinecde.streaming.errors import (
     StoreFull,
     StreamingError,
 )
-from onlinecde.streaming.events import Outcome, Refusal
+from onlinecde.streaming.events import OUTCOMES, Refusal, counts_of
 from onlinecde.streaming.pipeline.validate import Limits
 from onlinecde.streaming.served import ServedModel
 from onlinecde.streaming.settings import EngineSettings
@@ -72,15 +72,15 @@ class Totals:
 
     def copy(self) -> Totals:
         """Totals that may be changed, with a count of every outcome."""
-        outcomes = Counter({outcome.name.lower(): 0 for outcome in Outcome})
-        outcomes.update(self.outcomes)
+        outcomes = Counter({name: self.outcomes[name] for name in OUTCOMES})
         return replace(self, outcomes=outcomes, refused=Counter(self.refused))
 
     def count(self, outcomes: np.ndarray, refusals: Mapping[int, Refusal]) -> None:
         """Add the outcomes of a micro-batch, (event,)."""
-        ended = np.bincount(outcomes, minlength=len(Outcome))
-        self.outcomes.update({one.name.lower(): int(ended[one]) for one in Outcome})
-        self.refused.update(refusal.code for refusal in refusals.values())
+        for name, count in counts_of(outcomes).items():
+            self.outcomes[name] += count
+        if refusals:
+            self.refused.update(refusal.code for refusal in refusals.values())
 
 
 @dataclass

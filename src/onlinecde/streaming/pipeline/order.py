@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ class Rows:
         """How many streams are in order."""
         return len(self.slots) - len(self.tails)
 
-    @property
+    @cached_property
     def ends(self) -> np.ndarray:
         """(stream,): the row after the last of each stream."""
         return np.cumsum(self.lengths)
