@@ -14,10 +14,9 @@ from onlinecde.evaluation.metrics import score_or_none
 from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models import NeuralCDE, OnlineModel
 from onlinecde.series import SeriesBatch
-from onlinecde.training.batches import seed_for
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.objectives import loss_weight
-from onlinecde.training.settings import FitSettings
+from onlinecde.training.settings import FitSettings, seed_for
 
 ROUNDS = 2000
 """Steps are added in so many rounds at most."""

@@ -19,21 +19,20 @@ from onlinecde.models import OnlineModel, RecurrentModel
 from onlinecde.models.base import present_name
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import SolverError, counting_evaluations
-from onlinecde.training.batches import epoch_batches, seed_for
 from onlinecde.training.callbacks import Callback
-from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import CapturedStep, GraphedStep, why_not
-from onlinecde.training.objectives import HorizonReadout, class_weight
+from onlinecde.training.objectives import HorizonReadout, Scales, class_weight
 from onlinecde.training.optimiser import (
     AveragedWeights,
     adamw,
+    epoch_batches,
     pack_optimiser,
     rates,
     unpack_optimiser,
 )
 from onlinecde.training.recalibration import fit_map, mapped
 from onlinecde.training.recurrent_graphs import RecurrentStep
-from onlinecde.training.settings import FitError, FitSettings
+from onlinecde.training.settings import FitError, FitSettings, seed_for
 
 LEAST_GAIN = 1e-6
 """A loss lower by less than this share of itself is not better."""

@@ -1,4 +1,4 @@
-"""The optimiser of a training: what learns how fast, the mean of the weights, and how both are kept."""
+"""The optimiser of a training: what learns how fast, from which batches, and the mean of the weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from onlinecde.models import OnlineModel
 from onlinecde.training.objectives import HorizonReadout
-from onlinecde.training.settings import FitSettings
+from onlinecde.training.settings import FitSettings, seed_for
 
 
 def adamw(
@@ -96,3 +96,19 @@ def unpack_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor
             state.setdefault(int(index), {})[name] = value
     groups = optimiser.state_dict()["param_groups"]
     optimiser.load_state_dict({"state": state, "param_groups": groups})
+
+
+def epoch_batches(streams: int, size: int, seed: int, epoch: int) -> list[Tensor]:
+    """Positions of the streams of each batch of an epoch, from the seed alone; at most `size` a batch.
+
+    Streams of like length are not put together, though it would save padding: events are rarer or
+    more frequent in longer streams, so each batch would know another share of them
+    (docs/tried.md has what that cost). Batches are of one size, give or take a stream.
+
+    >>> batches = epoch_batches(5, 2, seed=0, epoch=1)
+    >>> [len(batch) for batch in batches], sorted(i for batch in batches for i in batch.tolist())
+    ([2, 2, 1], [0, 1, 2, 3, 4])
+    """
+    generator = torch.Generator().manual_seed(seed_for("batches", seed, epoch))
+    shuffled = torch.randperm(streams, generator=generator)
+    return list(shuffled.tensor_split(-(-streams // size)))

@@ -13,8 +13,7 @@ from onlinecde.models import NeuralCDE, OnlineModel
 from onlinecde.models.readout import Readout
 from onlinecde.training.boosting import validation_scores
 from onlinecde.training.callbacks import Callback
-from onlinecde.training.folding import last_layer
-from onlinecde.training.objectives import loss_weight
+from onlinecde.training.objectives import last_layer, loss_weight
 from onlinecde.training.settings import FitSettings
 
 PRIOR = 0.25
