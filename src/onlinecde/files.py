@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and files that a living process holds, so that no other works on the same."""
+"""Files written whole or not at all, files that a living process holds, and where this user's files are kept."""
 
 from __future__ import annotations
 
@@ -81,3 +81,10 @@ def held(file: Path) -> Iterator[None]:
         yield
     finally:
         mine.release()
+
+
+def cache_folder() -> Path:
+    """`$ONLINECDE_CACHE`, else `onlinecde` in the user's cache folder."""
+    if chosen := os.environ.get("ONLINECDE_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onlinecde"

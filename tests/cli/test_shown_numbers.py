@@ -12,7 +12,7 @@ import onlinecde as oc
 from onlinecde.cli.displays import FitDisplay
 from onlinecde.cli.terminal_tables import estimate_cell, evaluation_table
 from onlinecde.data import Task
-from onlinecde.evaluation.estimates import Difference, Estimate, shown
+from onlinecde.evaluation.bootstrap import Difference, Estimate, shown
 from onlinecde.evaluation.evaluating import evaluate
 from onlinecde.evaluation.report import report
 from onlinecde.evaluation.results import compare

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from onlinecde.evaluation.bootstrap import Cohort, Ranking, draws
+from onlinecde.evaluation.bootstrap import Cohort, Ranking, draws, interval
 from onlinecde.evaluation.calibration import calibration
-from onlinecde.evaluation.estimates import interval
 from onlinecde.evaluation.metrics import METRICS, chosen_score, resampled_metrics
 
 

@@ -252,7 +252,7 @@ def test_an_engine_follows_streams_with_their_static_features(tmp_path):
 
 
 def test_training_scales_static_features_once_in_the_encoding(rng):
-    from onlinecde.training.folding import Scales, learn_scales
+    from onlinecde.training.objectives import Scales, learn_scales
 
     model, batch = made()
     assert learn_scales(model, batch, torch.zeros(4), target=False) == Scales()

@@ -7,8 +7,7 @@ import torch
 import onlinecde as oc
 from onlinecde.data import Task, simulate_ward
 from onlinecde.training import MODEL_NAMES, build_model, fit
-from onlinecde.training.base_rates import START, class_weight, start_at_base_rate
-from onlinecde.training.folding import last_layer
+from onlinecde.training.objectives import START, class_weight, last_layer, start_at_base_rate
 
 
 def rare_task(kind, per="stream", streams=400, seed=0):

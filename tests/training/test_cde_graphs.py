@@ -15,7 +15,7 @@ from onlinecde.solvers import gradients as solver_gradients
 from onlinecde.solvers.backends import choice
 from onlinecde.solvers.segments import segments_of
 from onlinecde.training import graphs
-from onlinecde.training.horizons import HorizonReadout
+from onlinecde.training.objectives import HorizonReadout
 from onlinecde.training.settings import FitSettings
 
 pytest.importorskip("triton")

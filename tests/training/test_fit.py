@@ -11,7 +11,7 @@ from onlinecde.data import Task, simulate_ward
 from onlinecde.evaluation.metrics import score
 from onlinecde.evaluation.predictions import predict_task
 from onlinecde.training import FitError, FitSettings, build_model, fit, read_log
-from onlinecde.training.batches import epoch_batches
+from onlinecde.training.optimiser import epoch_batches
 
 SMALL = {"hidden": 8, "width": 8}
 
@@ -133,7 +133,7 @@ def test_a_fold_changes_nothing_but_units():
     task = easy_task("regression")
     torch.manual_seed(0)
     from onlinecde.training.defaults import build_model
-    from onlinecde.training.folding import fold, learn_scales
+    from onlinecde.training.objectives import fold, learn_scales
 
     for name in ("neural-cde", "gru", "ode-rnn"):
         model = build_model(task, name, {"hidden": 6}).double().eval()

@@ -8,9 +8,9 @@ import onlinecde as oc
 from onlinecde.data import simulate_ward
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.defaults import build_model
-from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import GraphedStep, bucket, why_not
 from onlinecde.training.loop import Training
+from onlinecde.training.objectives import Scales
 from onlinecde.training.settings import FitSettings
 
 

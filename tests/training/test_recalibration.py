@@ -13,10 +13,9 @@ from onlinecde.evaluation.metrics import score
 from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models.readout import Readout
 from onlinecde.training import FitSettings, build_model, fit
-from onlinecde.training.calibration_map import fit_map, mapped
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.loop import CALIBRATED, Training
-from onlinecde.training.recalibration import recalibrate, rescale
+from onlinecde.training.recalibration import fit_map, mapped, recalibrate, rescale
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import onlinecde as oc
 from onlinecde.models.recurrent.gru import RUN, StackedGRU
 from onlinecde.solvers import counting_evaluations
 from onlinecde.training import graphs
-from onlinecde.training.horizons import HorizonReadout
+from onlinecde.training.objectives import HorizonReadout
 from onlinecde.training.recurrent_graphs import RecurrentStep
 from onlinecde.training.settings import FitSettings
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from onlinecde.evaluation.estimates import shown
+from onlinecde.evaluation.bootstrap import shown
 from onlinecde.training.callbacks import Callback
 
 if TYPE_CHECKING:

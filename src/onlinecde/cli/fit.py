@@ -136,7 +136,7 @@ def _explain(resolved: Resolved) -> None:
 
 
 def _say_end(done: Any, metric: str, out: Path) -> None:
-    from onlinecde.evaluation.estimates import shown
+    from onlinecde.evaluation.bootstrap import shown
 
     value = done.best[f"validation_{metric}"]
     said = f"{metric} {shown(value)}" if value is not None else "metric not defined"

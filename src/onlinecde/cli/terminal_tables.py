@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onlinecde.cli.displays import STYLES, as_text
-from onlinecde.evaluation.estimates import Difference, Estimate, shown
+from onlinecde.evaluation.bootstrap import Difference, Estimate, shown
 from onlinecde.evaluation.report_tables import metric_columns
 from onlinecde.evaluation.results import Evaluation, compare
 from onlinecde.evaluation.runs import JudgedRuns

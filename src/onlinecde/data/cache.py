@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from onlinecde.cache_folder import cache_folder
 from onlinecde.data.errors import DataError
 from onlinecde.data.ragged import pad, pad_rows, strip_padding
 from onlinecde.data.task import KnownRisk, Task, Utility
+from onlinecde.files import cache_folder
 from onlinecde.series import RawStatic, StaticColumn
 
 FORMAT = 3

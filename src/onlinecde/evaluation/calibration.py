@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onlinecde.evaluation.bootstrap import Cohort, Means
-from onlinecde.evaluation.estimates import Estimate, interval
+from onlinecde.evaluation.bootstrap import Cohort, Estimate, Means, interval
 
 _TINY = 1e-12
 

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from onlinecde.data import Task, Utility
-from onlinecde.evaluation.bootstrap import Cohort, Means, Statistic
+from onlinecde.evaluation.bootstrap import Cohort, Estimate, Means, Statistic, interval
 from onlinecde.evaluation.breakdown import by_class, by_output
 from onlinecde.evaluation.calibration import calibration
-from onlinecde.evaluation.estimates import Estimate, interval
 from onlinecde.evaluation.event_time import (
     as_event_times,
     before_event,

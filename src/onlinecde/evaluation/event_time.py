@@ -10,8 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from onlinecde.data import Task
-from onlinecde.evaluation.bootstrap import Cohort, Ranking
-from onlinecde.evaluation.estimates import Estimate, interval
+from onlinecde.evaluation.bootstrap import Cohort, Estimate, Ranking, interval
 
 HOURS = (0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0)
 """Edges of the bins, hours before the event, unless others are given."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onlinecde.evaluation.estimates import Difference, Estimate, shown
+from onlinecde.evaluation.bootstrap import Difference, Estimate, shown
 from onlinecde.evaluation.metrics import METRICS, metric_title
 from onlinecde.evaluation.results import Evaluation, compare
 from onlinecde.plots.evaluation_curves import KNOWN

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from onlinecde.evaluation.bootstrap import Difference, Estimate, difference, interval
 from onlinecde.evaluation.breakdown import ClassScore, OutputScore
 from onlinecde.evaluation.calibration import Calibration
-from onlinecde.evaluation.estimates import Difference, Estimate, difference, interval
 from onlinecde.evaluation.event_time import Alarms, BeforeEvent
 from onlinecde.evaluation.metrics import METRICS, metric_title
 from onlinecde.evaluation.naive import NaiveScore, mean_naive

@@ -12,7 +12,7 @@ from typing import Any
 
 from onlinecde.artifacts import read_manifest
 from onlinecde.data import Task, fold_of
-from onlinecde.evaluation.estimates import Difference, Estimate
+from onlinecde.evaluation.bootstrap import Difference, Estimate
 from onlinecde.evaluation.evaluating import evaluate
 from onlinecde.evaluation.predictions import Predictions
 from onlinecde.evaluation.results import Evaluation, compare, mean_metrics, over_folds

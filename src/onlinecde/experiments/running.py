@@ -25,9 +25,9 @@ from onlinecde.files import replace_file
 from onlinecde.models import NeuralCDE, OnlineModel
 from onlinecde.solvers import Solver, counting_evaluations
 from onlinecde.training import FitSettings, fit, read_log
-from onlinecde.training.base_rates import start_at_base_rate
-from onlinecde.training.batches import seed_for
 from onlinecde.training.callbacks import Callback
+from onlinecde.training.objectives import start_at_base_rate
+from onlinecde.training.settings import seed_for
 
 RESULT = "result.json"
 _DIGEST = "digest"

@@ -16,9 +16,8 @@ from onlinecde.models.channel_dropout import dropping_as_part
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers.counting import counting_evaluations, note_evaluations
 from onlinecde.training.callbacks import Callback
-from onlinecde.training.folding import Scales
-from onlinecde.training.horizons import HorizonReadout
 from onlinecde.training.loop import Training
+from onlinecde.training.objectives import HorizonReadout, Scales
 from onlinecde.training.settings import FitSettings
 
 

@@ -1,17 +1,22 @@
-"""Boosting: the log-odds of a label as a sum of steps of single numbers, found one after the other.
-
-Each round looks at some of the numbers, drawn by lot, and adds the step that lowers the loss most, at a
-fraction of the height that would be best: many small steps, each where the rest is wrong, hold for
-others than those learned from. A readout trained by gradients on so fine a view learns its patients by
-heart instead.
-"""
+"""Boosting: single-feature step functions added to a trained readout, as many as serve the validation split."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+
+from onlinecde.data import Task
+from onlinecde.evaluation.metrics import score_or_none
+from onlinecde.evaluation.predictions import predict_task
+from onlinecde.models import NeuralCDE, OnlineModel
+from onlinecde.series import SeriesBatch
+from onlinecde.training.callbacks import Callback
+from onlinecde.training.objectives import loss_weight
+from onlinecde.training.settings import FitSettings, seed_for
 
 ROUNDS = 2000
 """Steps are added in so many rounds at most."""
@@ -148,3 +153,79 @@ def _centres(values: np.ndarray, codes: np.ndarray, bins: int) -> np.ndarray:
 
 def _loss(odds: np.ndarray, labels: np.ndarray) -> float:
     return float((np.logaddexp(0, odds) - odds * labels).mean())
+
+
+STREAMS = 512
+"""Streams looked at together."""
+
+
+def fit_steps(
+    model: OnlineModel, task: Task, settings: FitSettings, callback: Callback
+) -> dict[str, Any] | None:
+    """Lay the steps of a model that has room for some, as many as serve the validation split.
+
+    Returns how many there are, and the validation loss and metric with them; None where there are
+    none: then the readout's log-odds stay as they are.
+    """
+    if not isinstance(model, NeuralCDE) or model.readout.steps is None:
+        return None
+    (lines, labels), (others, other_labels) = (
+        _seen(model, *task.split(name), task.per) for name in ("train", "validation")
+    )
+    found = boost(
+        lines,
+        labels,
+        others,
+        other_labels,
+        most=model.readout.steps.count,
+        seed=seed_for("steps", settings.seed),
+    )
+    if not found.place:
+        callback.note(
+            "no step of a single number lowers the validation loss: none stands beside the readout"
+        )
+        return None
+    weight = loss_weight(task, settings)
+    base = found.base + (0.0 if weight is None else float(weight.log()))
+    model.readout.steps.put(base, found.place, found.low, found.high, found.height)
+    series, labels = task.split("validation")
+    scores = validation_scores(model, task, settings, predict_task(model, series, task.per), labels)
+    value = scores[f"validation_{task.metric}"]
+    shown = "" if value is None else f", {task.metric} {value:.4f}"
+    callback.note(
+        f"{len(found.place)} steps of single numbers stand beside the readout; with them validation "
+        f"loss {scores['validation_loss']:.4f}{shown}"
+    )
+    return {"steps": len(found.place), **scores}
+
+
+def validation_scores(
+    model: OnlineModel, task: Task, settings: FitSettings, outputs: Tensor, labels: Tensor
+) -> dict[str, float | None]:
+    """Loss and metric of outputs on the validation split, the metric None where it has no value."""
+    head, labels = model.readout, labels.cpu()
+    return {
+        "validation_loss": float(head.loss(outputs, labels, loss_weight(task, settings))),
+        f"validation_{task.metric}": score_or_none(task.kind, task.metric, outputs, labels, head),
+    }
+
+
+def _seen(
+    model: NeuralCDE, series: SeriesBatch, labels: Tensor, per: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """What the readout sees of the path where there is a label, (line, number), and the labels (line,)."""
+    lines, wanted = [], []
+    with torch.no_grad():
+        for at in torch.arange(len(series)).split(STREAMS):
+            batch = model.prepare(series[at].to(model.device))
+            path = model.path(batch)
+            view = model.seen(path.rows, model.ages(path.times, model.stamps(batch)))
+            assert view is not None
+            known = labels[at].to(view)
+            if per == "stream":
+                view, known = view[:, -1:], known.reshape(len(at), 1)
+            known = known[:, : view.shape[1]]
+            here = ~known.isnan()
+            lines.append(view[here].cpu())
+            wanted.append(known[here].cpu())
+    return torch.cat(lines).float().numpy(), torch.cat(wanted).double().numpy()

@@ -19,21 +19,23 @@ from onlinecde.evaluation.predictions import as_probabilities, predict_task
 from onlinecde.models import OnlineModel
 from onlinecde.models.flat_settings import flat_of
 from onlinecde.models.readout import Readout
-from onlinecde.training.base_rates import start_at_base_rate
-from onlinecde.training.batches import seed_for
+from onlinecde.training.boosting import fit_steps
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.card import model_card
 from onlinecde.training.defaults import Resolved, build, resolve
-from onlinecde.training.folding import fold, learn_scales
-from onlinecde.training.horizons import check_horizons
 from onlinecde.training.journal import (
     Journal,
 )
-from onlinecde.training.learnable import check_learnable
 from onlinecde.training.loop import Training
-from onlinecde.training.readout_steps import fit_steps
+from onlinecde.training.objectives import (
+    check_horizons,
+    check_learnable,
+    fold,
+    learn_scales,
+    start_at_base_rate,
+)
 from onlinecde.training.recalibration import recalibrate
-from onlinecde.training.settings import FitError, FitSettings
+from onlinecde.training.settings import FitError, FitSettings, seed_for
 from onlinecde.training.task_source import (
     content_of,
     load_task,

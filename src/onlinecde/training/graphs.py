@@ -18,7 +18,7 @@ from onlinecde.solvers.backends.gpu import unsupported_settings
 from onlinecde.solvers.counting import note_evaluations, uncounted
 from onlinecde.solvers.fields import has_hooks
 from onlinecde.solvers.segments import PathSegments, copy_rows, segments_of
-from onlinecde.training.horizons import HorizonReadout
+from onlinecde.training.objectives import HorizonReadout
 
 RECURRENT = (GRU, GRUdt, GRUdtIntensity, GRUD, ODERNN)
 """The recurrent models whose step is captured, by `RecurrentStep`."""

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
 from torch import Tensor
@@ -241,24 +240,3 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | No
         raise FitError(
             f"{file} is not a checkpoint that can be read ({error}): delete it to start anew."
         ) from error
-
-
-def pack_optimiser(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What an optimiser remembers of each weight, by name."""
-    held = optimiser.state_dict()["state"]
-    return {
-        f"optimiser.{index}.{name}": torch.as_tensor(value)
-        for index, entry in held.items()
-        for name, value in entry.items()
-    }
-
-
-def unpack_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Give an optimiser back what it remembered; learning rates are the caller's to set."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        if key.startswith("optimiser."):
-            _, index, name = key.split(".", 2)
-            state.setdefault(int(index), {})[name] = value
-    groups = optimiser.state_dict()["param_groups"]
-    optimiser.load_state_dict({"state": state, "param_groups": groups})

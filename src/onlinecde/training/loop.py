@@ -19,17 +19,20 @@ from onlinecde.models import OnlineModel, RecurrentModel
 from onlinecde.models.base import present_name
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import SolverError, counting_evaluations
-from onlinecde.training.averaging import AveragedWeights
-from onlinecde.training.base_rates import class_weight
-from onlinecde.training.batches import epoch_batches, seed_for
-from onlinecde.training.calibration_map import fit_map, mapped
 from onlinecde.training.callbacks import Callback
-from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import CapturedStep, GraphedStep, why_not
-from onlinecde.training.horizons import HorizonReadout
-from onlinecde.training.journal import pack_optimiser, unpack_optimiser
+from onlinecde.training.objectives import HorizonReadout, Scales, class_weight
+from onlinecde.training.optimiser import (
+    AveragedWeights,
+    adamw,
+    epoch_batches,
+    pack_optimiser,
+    rates,
+    unpack_optimiser,
+)
+from onlinecde.training.recalibration import fit_map, mapped
 from onlinecde.training.recurrent_graphs import RecurrentStep
-from onlinecde.training.settings import FitError, FitSettings
+from onlinecde.training.settings import FitError, FitSettings, seed_for
 
 LEAST_GAIN = 1e-6
 """A loss lower by less than this share of itself is not better."""
@@ -91,7 +94,7 @@ class Training:
         self.ahead = (
             HorizonReadout(model, self.series, self.labels, settings) if settings.horizons else None
         )
-        self.optimiser = _optimiser(model, self.ahead, settings)
+        self.optimiser = adamw(model, self.ahead, settings)
         self.average = AveragedWeights(model, settings.average) if settings.average else None
         self.best = {name: t.detach().clone() for name, t in model.state_dict().items()}
         self.at = Position(lr=settings.lr)
@@ -110,7 +113,7 @@ class Training:
         at, settings = self.at, self.settings
         batches = epoch_batches(len(self.series), settings.batch_size, settings.seed, at.epoch)
         started = time.monotonic() - at.seconds
-        for group, factor in zip(self.optimiser.param_groups, _rates(self.optimiser), strict=True):
+        for group, factor in zip(self.optimiser.param_groups, rates(self.optimiser), strict=True):
             group["lr"] = at.lr * factor
         for number in range(at.batch, len(batches)):
             self._seed(number)
@@ -324,31 +327,3 @@ def _split(
     series = scales.series(series).to(device, dtype)
     labels = scales.target(labels) if name == "train" else labels
     return series, labels.to(device)
-
-
-def _optimiser(
-    model: OnlineModel, ahead: HorizonReadout | None, settings: FitSettings
-) -> torch.optim.Optimizer:
-    head = {id(p) for p in model.readout.parameters()}
-    body = [p for p in model.parameters() if id(p) not in head]
-    body_pace, head_pace = model.readout.paces
-    if ahead is not None:
-        # A state that has more to learn than the label does not learn the label by heart.
-        body_pace = 1.0
-    groups = []
-    for part in (
-        body,
-        [*model.readout.parameters()],
-        [] if ahead is None else [*ahead.parameters()],
-    ):
-        for matrix in (True, False):
-            weights = [p for p in part if p.requires_grad and (p.ndim > 1) == matrix]
-            if weights:
-                rate = body_pace if part is body else head_pace * settings.head_lr
-                decay = settings.weight_decay if matrix else 0.0
-                groups.append({"params": weights, "rate": rate, "weight_decay": decay})
-    return torch.optim.AdamW(groups, lr=settings.lr)
-
-
-def _rates(optimiser: torch.optim.Optimizer) -> list[float]:
-    return [group["rate"] for group in optimiser.param_groups]

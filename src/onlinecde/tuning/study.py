@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from onlinecde.evaluation.metrics import better
 from onlinecde.files import Claim, claim, held
-from onlinecde.training.batches import seed_for
+from onlinecde.training.settings import seed_for
 from onlinecde.tuning.spaces import SearchSpace, TuneError, write_best
 
 if TYPE_CHECKING:

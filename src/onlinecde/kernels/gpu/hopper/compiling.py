@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from onlinecde.cache_folder import cache_folder
+from onlinecde.files import cache_folder
 
 LARGEST_SHARED = 232_448
 """Bytes of shared memory a thread block of compute capability 9 may ask for."""
