@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 import onlinecde as oc
+from onlinecde.models.flat_settings import neural_cde
 from onlinecde.streaming import Event
 from onlinecde.streaming.codec import StateCodec
 from onlinecde.streaming.served import served_model
@@ -16,7 +17,7 @@ def made_model(kind="NeuralCDE", **settings):
     torch.manual_seed(1)
     sizes = {"channels": 3, "hidden": 5, "outputs": 2, **settings}
     if kind == "NeuralCDE":
-        sizes.setdefault("width", 6)
+        return neural_cde(**{"width": 6, **sizes}).eval()
     return getattr(oc, kind)(**sizes).eval()
 
 
