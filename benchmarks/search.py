@@ -34,11 +34,10 @@ from onlinecde.experiments import load_table
 from onlinecde.experiments.cells import Cell, cells_of
 from onlinecde.experiments.machine import circumstances
 from onlinecde.experiments.sources import cell_task
-from onlinecde.files import replace_file
+from onlinecde.files import claim, replace_file
 from onlinecde.sharing import SIDE_BY_SIDE
 from onlinecde.training import FitSettings, fit, read_log
 from onlinecde.training.callbacks import Callback
-from onlinecde.training.claims import claim
 from onlinecde.tuning.search import NotWorthIt
 from onlinecde.tuning.spaces import Span
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import onlinecde as oc
 
@@ -54,3 +55,7 @@ def test_every_public_name_is_there():
     for name in oc.__all__:
         assert getattr(oc, name) is not None
     assert set(oc.__all__) <= set(dir(oc))
+
+
+def test_type_checkers_find_its_types():
+    assert Path(oc.__file__).with_name("py.typed").is_file()

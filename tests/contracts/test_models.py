@@ -7,7 +7,7 @@ import torch
 import onlinecde as oc
 from onlinecde.audit.contract_checks import batch_independence
 from onlinecde.models import MODELS, StateError
-from onlinecde.models.flat_settings import neural_cde
+from onlinecde.models.flat_settings import maker, neural_cde
 
 SMALL = {"channels": 3, "hidden": 5, "outputs": 2}
 CDE = {**SMALL, "width": 6}
@@ -65,7 +65,7 @@ def name_and_settings(request):
 def test_all_contracts_hold(name_and_settings, dtype):
     name, settings = name_and_settings
     torch.manual_seed(0)
-    model = MODELS[name](**settings).to(dtype)
+    model = maker(name)(**settings).to(dtype)
     whole = settings.get("control") in ("linear", "hermite")
     # Adaptive steps take their time: a few short series will do.
     streams, rows = (2, 4) if "rtol" in settings else (4, 6)
@@ -90,7 +90,7 @@ def test_every_model_is_among_them():
 def test_contracts_hold_in_the_units_of_fitted_series(name):
     """Clocks and values far from 0, as an encoding fitted to them expects."""
     torch.manual_seed(0)
-    model = MODELS[name](channels=2, hidden=4, outputs=1)
+    model = maker(name)(channels=2, hidden=4, outputs=1)
     made = oc.audit.trial_batch(streams=8, rows=6, channels=2, missing=0.3)
     train = oc.SeriesBatch.from_padded(1e6 + 3600 * made.times, 120 + 15 * made.values)
     model.fit_scales(train.to(dtype=torch.float32))
@@ -137,7 +137,7 @@ NOT_NUMBERS = [
 @pytest.mark.parametrize("name", MODELS)
 def test_null_is_a_missing_value(name, gradients):
     torch.manual_seed(0)
-    model = MODELS[name](channels=2, hidden=4, static=1)
+    model = maker(name)(channels=2, hidden=4, static=1)
     nan = float("nan")
     with torch.set_grad_enabled(gradients):
         blank = model.init_state(1, [[1]])
@@ -152,7 +152,7 @@ def test_null_is_a_missing_value(name, gradients):
 @pytest.mark.parametrize("given", NOT_NUMBERS, ids=lambda given: type(given).__name__)
 def test_what_is_no_number_is_refused_and_never_read_as_one(name, gradients, given):
     """The number behind a date depends on its unit, which nobody was asked for."""
-    model = MODELS[name](channels=1, hidden=4, static=1)
+    model = maker(name)(channels=1, hidden=4, static=1)
     with torch.set_grad_enabled(gradients):
         with pytest.raises(StateError, match="static"):
             model.init_state(1, [[given]])
@@ -167,7 +167,7 @@ def test_what_is_no_number_is_refused_and_never_read_as_one(name, gradients, giv
 
 @pytest.mark.parametrize("name", MODELS)
 def test_questions_at_no_time_have_no_answers_and_others_are_checked(name):
-    model = MODELS[name](channels=2, hidden=4, outputs=3)
+    model = maker(name)(channels=2, hidden=4, outputs=3)
     batch = oc.audit.trial_batch(streams=2, rows=4, channels=2, missing=0.0).to(torch.float32)
     assert model(batch, at=[]).shape == (2, 0, 3)
     assert model(batch, at=[[], []]).shape == (2, 0, 3)
@@ -181,12 +181,12 @@ def test_questions_at_no_time_have_no_answers_and_others_are_checked(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_tensor_is_no_series(name):
     with pytest.raises(TypeError, match=r"a Tensor is no series: give a SeriesBatch"):
-        MODELS[name](channels=2, hidden=4)(torch.zeros(1, 3, 2))
+        maker(name)(channels=2, hidden=4)(torch.zeros(1, 3, 2))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_values_beyond_the_models_dtype_are_refused(name):
-    model = MODELS[name](channels=2, hidden=4, static=1)
+    model = maker(name)(channels=2, hidden=4, static=1)
     times, values = [[0.0, 1.0]] * 2, np.zeros((2, 2, 2))
     values[1, 0, 1] = 1e300
     batch = oc.SeriesBatch.from_padded(times, values, static=np.zeros((2, 1)))
@@ -200,7 +200,7 @@ def test_values_beyond_the_models_dtype_are_refused(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_times_too_far_apart_are_an_error_and_never_a_silent_nan(name):
-    model = MODELS[name](channels=1, hidden=4)
+    model = maker(name)(channels=1, hidden=4)
     batch = oc.SeriesBatch.from_arrays([[0.0, 1e300]], [[[1.0], [2.0]]])
     with pytest.raises((ValueError, oc.SolverError), match="stream 0"):
         model(batch)
@@ -222,13 +222,13 @@ def test_times_too_far_apart_are_an_error_and_never_a_silent_nan(name):
 )
 def test_settings_that_cannot_be_meant_are_refused(name, settings, said):
     with pytest.raises(ValueError, match=said):
-        MODELS[name](channels=1, hidden=4, **settings)
+        maker(name)(channels=1, hidden=4, **settings)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_query_times_and_the_last_row_are_not_both_asked_for(name):
     """Whichever were taken, the caller would take one answer for another."""
-    model = MODELS[name](channels=2, hidden=4)
+    model = maker(name)(channels=2, hidden=4)
     batch = oc.audit.trial_batch(streams=2, rows=4, channels=2, missing=0.0).to(torch.float32)
     with pytest.raises(ValueError, match=r"at and final=True were both given: leave final out"):
         model(batch, at=[5.0], final=True)
@@ -243,7 +243,7 @@ def test_second_derivatives_are_right_or_refused(name, settings):
     if settings and name not in ("NeuralCDE", "ODERNN"):
         return
     torch.manual_seed(0)
-    model = MODELS[name](channels=2, hidden=4, **settings).double().eval()
+    model = maker(name)(channels=2, hidden=4, **settings).double().eval()
     made = oc.audit.trial_batch(streams=2, rows=4, channels=2, missing=0.0)
     values = made.values.clone().requires_grad_()
     model.readout.requires_grad_(False)  # a gradient that comes in without one of its own
@@ -256,7 +256,7 @@ def test_second_derivatives_are_right_or_refused(name, settings):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_that_was_never_fitted_says_so_of_unix_times(name):
-    model = MODELS[name](channels=1, hidden=4).eval()
+    model = maker(name)(channels=1, hidden=4).eval()
     made = oc.SeriesBatch.from_arrays([[1.7e9, 1.7e9 + 60]], [[[1.0], [2.0]]])
     with pytest.warns(UserWarning, match="the encoding was never fitted, and times reach"):
         model(made)

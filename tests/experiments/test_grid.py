@@ -148,7 +148,7 @@ def test_killed_after_training_it_reads_the_model_and_finishes(tmp_path, monkeyp
 
 
 def test_a_cell_another_process_is_at_is_left_alone(tmp_path):
-    from onlinecde.training.claims import claim
+    from onlinecde.files import claim
 
     table = ward_table(tmp_path)
     cell = cells_of(load_table(table), only=["*/GRU-D"])[0]

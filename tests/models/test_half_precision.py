@@ -7,6 +7,7 @@ import torch
 
 import onlinecde as oc
 from onlinecde.models import MODELS, online
+from onlinecde.models.flat_settings import maker
 
 PLAIN = {"backend": "torch"}
 ADAPTIVE = {"method": "dopri5", "rtol": 0.01, "atol": 0.01}
@@ -26,7 +27,7 @@ every_case = pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 
 def made(name, settings):
     torch.manual_seed(0)
-    model = MODELS[name](channels=3, hidden=8, **settings)
+    model = maker(name)(channels=3, hidden=8, **settings)
     return model, oc.audit.trial_batch(streams=4, rows=6, channels=3, missing=0.4).to(torch.float32)
 
 

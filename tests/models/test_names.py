@@ -9,6 +9,7 @@ import onlinecde as oc
 from onlinecde.evaluation import evaluate
 from onlinecde.evaluation.explaining import explain_streams
 from onlinecde.models import MODELS, StateError
+from onlinecde.models.flat_settings import maker
 from onlinecde.series import RawStatic, Schema, SchemaWarning, SeriesError
 from onlinecde.series.static_columns import as_column
 
@@ -47,7 +48,7 @@ def other_way_round(task):
 def model_of(name, batch, **settings):
     torch.manual_seed(1)
     given = {"channels": len(batch.channels), "hidden": 4, "static": len(batch.features)}
-    model = MODELS[name](**given, **settings).eval()
+    model = maker(name)(**given, **settings).eval()
     model.schema = Schema.of(batch)
     return model
 

@@ -8,7 +8,7 @@ from torch.nn.utils import parametrizations
 import onlinecde as oc
 from onlinecde.artifacts import ArtifactError
 from onlinecde.models import MODELS
-from onlinecde.models.flat_settings import neural_cde
+from onlinecde.models.flat_settings import maker, neural_cde
 from onlinecde.training import graphs
 
 SEED = 0
@@ -247,7 +247,7 @@ PARTS = {
 
 @pytest.mark.parametrize(("name", "part"), [(n, part) for n in MODELS for part in PARTS[n]])
 def test_hooks_on_parts_that_are_not_called_everywhere_are_refused(name, part):
-    model = MODELS[name](channels=2, hidden=3)
+    model = maker(name)(channels=2, hidden=3)
     batch = oc.audit.trial_batch(channels=2).to(torch.float32)
     handle = getattr(model, part).register_forward_hook(lambda *_: None)
     asks = [model.init_state]

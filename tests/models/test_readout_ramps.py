@@ -417,7 +417,7 @@ def test_a_saved_model_says_the_same_to_the_last_bit(tmp_path):
     oc.save(model, tmp_path / "model")
     loaded = oc.load(tmp_path / "model")
     assert loaded.config == model.config
-    assert loaded.encoding.ramps.steepness.any()
+    assert loaded.readout.ramps.steepness.any()
     with torch.no_grad():
         assert torch.equal(loaded(batch), model(batch))
 
@@ -460,7 +460,7 @@ def test_fit_lays_the_ramps_on_the_training_split(tmp_path):
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="give the readout sees_path=True"):
         oc.NeuralCDE(channels=2, readout={"ramps": 3})
-    with pytest.raises(ValueError, match="readout_dropout is for an MLP: give readout_width"):
+    with pytest.raises(ValueError, match="the readout's dropout is for an MLP: give it a width"):
         oc.NeuralCDE(channels=2, readout={"dropout": 0.1})
     with pytest.raises(ValueError, match=r"dropout is 1\.0: give a share from 0 up to 1"):
         oc.NeuralCDE(channels=2, readout={"width": 4, "dropout": 1.0})

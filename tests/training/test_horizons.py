@@ -12,10 +12,10 @@ import onlinecde.training.fitting as fitting
 from onlinecde.data import Task, simulate_ward
 from onlinecde.training import MODEL_NAMES, FitError, FitSettings, build_model, fit
 from onlinecde.training import defaults as building
-from onlinecde.training.checkpoint import read_checkpoint
 from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import GraphedStep
 from onlinecde.training.horizons import HorizonReadout, coming_labels
+from onlinecde.training.journal import read_checkpoint
 from onlinecde.training.loop import Training
 
 INF = float("inf")

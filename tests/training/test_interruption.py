@@ -12,7 +12,7 @@ import torch
 
 from onlinecde.data import simulate_ward
 from onlinecde.training import FitError, fit
-from onlinecde.training.checkpoint import read_checkpoint, write_checkpoint
+from onlinecde.training.journal import read_checkpoint, write_checkpoint
 
 PROGRAM = """
 import sys, time, torch

@@ -58,7 +58,7 @@ def _spline(rows: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     missing = columns.isnan()
     known = ~missing & (row <= last)
     rank = known.cumsum(0)
-    many = rank[-1]
+    count = rank[-1]
     # Known rows go to the front in order, a last, unused line takes the rest; behind the known
     # ones stands the last of them again, so that nothing moves there.
     target = torch.where(known, rank - 1, most)
@@ -67,7 +67,7 @@ def _spline(rows: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     at = at.to(rows.dtype)
     slopes = _slopes(knots, at.diff(dim=0))
 
-    left, right = rank - 1, torch.minimum(rank, many - 1)
+    left, right = rank - 1, torch.minimum(rank, count - 1)
     start, m0 = knots.gather(0, left), slopes.gather(0, left)
     begin = at.gather(0, left)
     width = (at.gather(0, right) - begin).clamp(min=1)

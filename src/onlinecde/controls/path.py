@@ -129,8 +129,8 @@ class Path(ABC):
         else:
             # An ended stream is read at u = 1 of its last piece, which is its last row.
             result = self._at(inside, torch.where(ended, 1.0, u).to(u), derivative)
-            held = torch.zeros_like(result) if derivative else self._last_row()
-            result = torch.where(ended, held, result)
+            at_end = torch.zeros_like(result) if derivative else self._last_row()
+            result = torch.where(ended, at_end, result)
         return result if torch.as_tensor(s).ndim else result[:, 0]
 
     def _parameters(self, s: float | Tensor) -> Tensor:

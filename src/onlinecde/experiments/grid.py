@@ -14,8 +14,8 @@ from onlinecde.experiments.running import RESULT, read_result, record_failure, r
 from onlinecde.experiments.sources import MissingDataError, cell_task
 from onlinecde.experiments.summary import Summary, summarise
 from onlinecde.experiments.table import ExperimentError, Table, load_table
+from onlinecde.files import claim
 from onlinecde.training.callbacks import Callback
-from onlinecde.training.claims import claim
 
 CLAIM = ".claim"
 """Held, in a cell's folder, by whoever runs it."""

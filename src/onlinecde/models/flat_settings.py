@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from torch import nn
 
+from onlinecde.models import MODELS, OnlineModel
 from onlinecde.models.base import arguments
 from onlinecde.models.neural_cde import Control, NeuralCDE
 from onlinecde.models.readout import Kind
@@ -44,6 +45,11 @@ PLACES = {
     "precision": ("solver", "precision"),
 }
 """Which part each setting belongs to, and what it is called there; all others are the model's own."""
+
+
+def maker(name: str) -> Callable[..., OnlineModel]:
+    """What builds a model of one of `MODELS` from flat settings."""
+    return neural_cde if name == "NeuralCDE" else MODELS[name]
 
 
 def parts_of(flat: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onlinecde.training.claims import claim
+from onlinecde.files import claim
 from onlinecde.version import __version__
 
 DEATHS = 3

@@ -13,6 +13,7 @@ from onlinecde.experiments import Cell, Summary, Table
 from onlinecde.experiments import reproduce as reproduce_alone
 from onlinecde.experiments.grid import CLAIM, forget_failures, run_cells
 from onlinecde.experiments.running import read_result, record_failure
+from onlinecde.files import claim
 from onlinecde.scale.ray_cluster import (
     DEATHS,
     ClusterError,
@@ -27,7 +28,6 @@ from onlinecde.scale.ray_cluster import (
 )
 from onlinecde.sharing import SIDE_BY_SIDE
 from onlinecde.training.callbacks import Callback
-from onlinecde.training.claims import claim
 
 _PAUSE = 0.2
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onlinecde.data import Task
+from onlinecde.files import Claim
 from onlinecde.scale.ray_cluster import (
     ClusterError,
     Room,
@@ -22,7 +23,6 @@ from onlinecde.scale.ray_cluster import (
     worker,
 )
 from onlinecde.scale.ray_news import Telling, hear, open_desk
-from onlinecde.training.claims import Claim
 from onlinecde.training.fitting import fit
 from onlinecde.training.journal import LOCK
 from onlinecde.tuning.search import NotWorthIt, Search, TrialCallback, value_of

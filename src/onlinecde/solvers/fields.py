@@ -306,12 +306,12 @@ def check_gradients(field: VectorField, z: Tensor) -> None:
         if field.sees_path:
             drive = field.drive(z.new_zeros(z.shape[0], field.channels)).detach()
         dx = z.new_ones(z.shape[0], field.channels)
-        found = field.contract(z.detach(), dx, slice(0, field.channels), drive)
+        value = field.contract(z.detach(), dx, slice(0, field.channels), drive)
     finally:
         around.mark()
         around.go_back()
     own = {id(parameter) for parameter in field.parameters()}
-    nodes: list[Any] = [get_gradient_edge(found).node] if found.requires_grad else []
+    nodes: list[Any] = [get_gradient_edge(value).node] if value.requires_grad else []
     seen = set()
     while nodes:
         node = nodes.pop()

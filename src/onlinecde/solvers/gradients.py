@@ -70,7 +70,7 @@ class _FixedSteps(torch.autograd.Function):
         z = saved[0] if run.backend.saves_states else grads[0]
         weights = tuple(saved[1:]) if run.backend.saves_weights else ()
         needs = Needs(*ctx.needs_input_grad[1:5], field=any(ctx.needs_input_grad[5:]))
-        found = run.backend.backward(
+        result = run.backend.backward(
             run.problem, Solved(z, tape=run.tape), weights, grads[0], needs
         )
-        return (None, found.z0, found.time, found.slopes, found.drive, *found.weights)
+        return (None, result.z0, result.time, result.slopes, result.drive, *result.weights)

@@ -327,12 +327,14 @@ def row_segments(
     """
     return PathSegments(
         rectilinear=True,
-        slopes=(new - old)[None, :, None, 1:],
+        channels=old.shape[1],
         time=time[None],
+        slopes=(new - old)[None, :, None, 1:],
         observed=observed[None],
+        rows=torch.stack([old, new], 1),
         counts=counts,
         per_row=2,
-        **_of_all(old, new, 2),
+        **_alike(time, 2),
         **steps,
     )
 
@@ -341,30 +343,34 @@ def time_segment(
     time: Tensor, channels: int, old: Tensor | None = None, new: Tensor | None = None, **steps: Any
 ) -> PathSegments:
     """A time leg alone, along which time (stream,) moves; X at its ends where a field sees it."""
-    streams = time.shape[0]
-    ends = _of_all(old, new, 1) if old is not None and new is not None else {"rows": None}
     return PathSegments(
         rectilinear=True,
+        channels=channels,
         time=time[None],
-        slopes=time.new_zeros(1, 1, 1, channels - 1).expand(1, streams, -1, -1),
+        slopes=time.new_zeros(1, 1, 1, channels - 1).expand(1, time.shape[0], -1, -1),
         observed=None,
+        rows=None if old is None or new is None else torch.stack([old, new], 1),
         per_row=2,
-        **{**_alike(streams, 1, time.device), **ends, "channels": channels},
+        **_alike(time, 1),
         **steps,
     )
 
 
-def one_segment(old: Tensor, new: Tensor, slopes: Tensor, **steps: Any) -> PathSegments:
-    """One segment from X = old to new (stream, channel), on which all channels move.
+def one_segment(
+    old: Tensor | None, new: Tensor | None, slopes: Tensor, **steps: Any
+) -> PathSegments:
+    """One segment on which all channels move, from X = old to new (stream, channel) where a field sees it.
 
     `slopes` (stream, degree, channel): coefficients of dX/du.
     """
     return PathSegments(
         rectilinear=False,
+        channels=slopes.shape[2],
         time=None,
         slopes=slopes[None],
         observed=None,
-        **_of_all(old, new, 1),
+        rows=None if old is None or new is None else torch.stack([old, new], 1),
+        **_alike(slopes, 1),
         **steps,
     )
 
@@ -392,7 +398,7 @@ def segments_from(
 
 
 def query_segments(
-    path: PiecewisePath, segments: PathSegments, clock: Tensor, row: Tensor
+    path: PiecewisePath, segments: PathSegments, clock: Tensor, row: Tensor, sees_path: bool
 ) -> tuple[PathSegments, Tensor]:
     """One segment for each (stream, query) in turn, up to the query time, and the knot (stream, query) it begins at.
 
@@ -401,9 +407,10 @@ def query_segments(
         segments: those of the path.
         clock: the query times, (stream, query) float64.
         row: the last row at or before each of them, (stream, query).
+        sees_path: whether a field sees X along them.
     """
     if isinstance(path, RectilinearPath):
-        return _query_time_legs(path, segments, clock, row), row * path.pieces_per_row
+        return _query_time_legs(path, segments, clock, row, sees_path), row * path.pieces_per_row
     if isinstance(path, PolynomialPath):
         last = (path.lengths - 1)[:, None]
         gap = path.times.gather(1, torch.minimum(row + 1, last)) - path.times.gather(1, row)
@@ -424,34 +431,35 @@ def query_segments(
             f"at needs a path that knows its times, and a {type(path).__name__} may not: subclass "
             "onlinecde.controls.Path."
         )
-    return _parts_of(segments, knot, share), knot
+    return _parts_of(segments, knot, share, sees_path), knot
 
 
 def _query_time_legs(
-    path: RectilinearPath, segments: PathSegments, clock: Tensor, row: Tensor
+    path: RectilinearPath, segments: PathSegments, clock: Tensor, row: Tensor, sees_path: bool
 ) -> PathSegments:
     """Time goes on from the row before a query; values stand still."""
-    leg = (path.scale_time(clock) - path.time.gather(1, row)).flatten().to(path.rows.dtype)
-    stream = torch.arange(row.shape[0], device=row.device)[:, None].expand_as(row)
-    old = path.rows[stream, row].flatten(0, 1)
-    new = torch.cat([path.scale_time(clock).flatten()[:, None].to(old), old[:, 1:]], 1)
-    time_steps = None
-    if segments.max_step is not None:
+    now, old, new = path.scale_time(clock), None, None
+    if sees_path:
+        stream = torch.arange(row.shape[0], device=row.device)[:, None].expand_as(row)
+        old = path.rows[stream, row].flatten(0, 1)
+        new = torch.cat([now.flatten()[:, None].to(old), old[:, 1:]], 1)
+    max_step, time_steps = segments.max_step, None
+    if max_step is not None:
         gaps = clock - path.times.gather(1, row)
-        time_steps = steps_for(gaps, segments.max_step, path.streams).view(1, -1)
+        time_steps = steps_for(gaps, max_step, path.streams).view(1, -1)
     return time_segment(
-        leg,
+        (now - path.time.gather(1, row)).flatten().to(path.rows.dtype),
         path.channels,
         old,
         new,
         counts=segments.counts,
         steps=segments.steps,
-        max_step=segments.max_step,
+        max_step=max_step,
         time_steps=time_steps,
     )
 
 
-def _parts_of(segments: PathSegments, knot: Tensor, share: Tensor) -> PathSegments:
+def _parts_of(segments: PathSegments, knot: Tensor, share: Tensor, sees_path: bool) -> PathSegments:
     """The first `share` (stream, query) of the segment that begins at each knot: u = share * v."""
     assert segments.rows is not None
     assert segments.order is not None
@@ -464,20 +472,17 @@ def _parts_of(segments: PathSegments, knot: Tensor, share: Tensor) -> PathSegmen
     segment = knot.clamp(max=segments.count - 1)
     slopes = segments.slopes[segment, place].flatten(0, 1)
     power = torch.arange(1, slopes.shape[1] + 1, device=knot.device)[None, :, None]
-    old, new = (segments.rows[place, at].flatten(0, 1) for at in (segment, segment + 1))
-    if not segments.cubic:
-        new = old + share[:, 0] * (new - old)
+    old = new = None
+    if sees_path:
+        old, new = (segments.rows[place, at].flatten(0, 1) for at in (segment, segment + 1))
+        new = new if segments.cubic else old + share[:, 0] * (new - old)
     return one_segment(old, new, slopes * share**power, steps=segments.steps)
 
 
-def _of_all(old: Tensor, new: Tensor, count: int) -> dict[str, Any]:
-    """What segments from row to row have in common in all streams."""
-    ends = {"channels": old.shape[1], "rows": torch.stack([old, new], 1)}
-    return _alike(old.shape[0], count, old.device) | ends
-
-
-def _alike(streams: int, count: int, device: torch.device) -> dict[str, Any]:
-    lengths = torch.full((streams,), count, dtype=torch.int64, device=device)
+def _alike(by_stream: Tensor, count: int) -> dict[str, Any]:
+    """Where all streams have so many segments."""
+    streams = by_stream.shape[0]  # an exported program would keep what len() says
+    lengths = torch.full((streams,), count, dtype=torch.int64, device=by_stream.device)
     return {"order": None, "lengths": lengths, "count": count, "active": (streams,) * count}
 
 

@@ -46,10 +46,8 @@ def solve(
 ) -> Solution:
     """Solve `dz = f(z) dX` from z0 (stream, hidden) along a path.
 
-    Fixed steps: `steps` on each segment, or on time legs as many as keep them within `max_step`.
-    With `rtol` and `atol`, steps are chosen to meet them, by each stream for itself, or with
-    `step_control="batch"` by all together. Knots are step boundaries, except that adaptive steps
-    pass the knots of a smooth path when only the end is asked for.
+    Knots are step boundaries, except that adaptive steps (those with `rtol` and `atol`) pass the
+    knots of a smooth path when only the end is asked for.
 
     Args:
         path: a control path, or one of your own: any object with `channels`, `pieces` and `piece(i)`,
@@ -65,31 +63,21 @@ def solve(
         max_steps: the most adaptive steps of a stream.
         outputs: z at the "rows", the "knots" or the "end".
         at: query times, (query,) or (stream, query), from each stream's first row on. Between rows
-            of a rectilinear path, and after its last one, time goes on and values stand still; on
+            and after the last one, time of a rectilinear path goes on and values stand still; on
             other paths z is read on the way to the next row.
-        gradient: "exact" recomputes each segment in the backward from z at the knots; "backprop"
-            records everything (the reference, and what `torch.func` transforms need); "adjoint" solves
-            the adjoint equation.
+        gradient: "exact" recomputes each segment in the backward from z at the knots; "backprop" records
+            everything, as `torch.func` needs it; "adjoint" solves the adjoint equation.
         backend: the code that does the work; "auto" takes the fastest that can.
-        precision: that of products in the GPU kernels: "highest" is float32's, "high" takes
-            half-precision operands and adds up in float32.
+        precision: of products in the GPU kernels: "highest" is float32's, "high" takes half-precision operands.
 
     Raises:
         SolverError: a state is no longer finite, or `max_steps` did not suffice; it names the
             stream and the time.
     """
     solver = Solver(
-        method,
-        steps=steps,
-        max_step=max_step,
-        rtol=rtol,
-        atol=atol,
-        step_control=step_control,
-        max_steps=max_steps,
-        gradient=gradient,
-        backend=backend,
-        precision=precision,
-    )
+        method, steps=steps, max_step=max_step, rtol=rtol, atol=atol, step_control=step_control,
+        max_steps=max_steps, gradient=gradient, backend=backend, precision=precision,
+    )  # fmt: skip
     return solve_with(solver, path, field, z0, outputs=outputs, at=at)
 
 
@@ -106,7 +94,7 @@ def solve_with(
 
     Segments that were built before may stand in place of a path; queries need the path itself.
     """
-    if not isinstance(path, (PiecewisePath, PathSegments)):
+    if not isinstance(path, (Path, PathSegments)) and not isinstance(path, PiecewisePath):
         raise TypeError(
             f"a {type(path).__name__} is no control path: build one of a SeriesBatch, as "
             "onlinecde.controls.rectilinear(batch) does, or give an object with channels, pieces and piece(i)."
@@ -142,12 +130,13 @@ def solve_with(
         returns="knots" if across or at is not None else outputs,
         across=across,
     )
-    done = _in_own_order(solve_problem(problem), problem, pieces)
+    done = solve_problem(problem)
     note_evaluations(done.nfe)
+    z = _in_own_order(done.z, problem, pieces)
     if at is not None:
         assert not isinstance(path, PathSegments)
-        return _at_times(solver, path, field, segments, done, at)
-    return replace(done, z=done.z[-1] if outputs == "end" else done.z.transpose(0, 1))
+        return _at_times(solver, path, field, segments, done, z, at)
+    return _answer(done, segments, z[-1] if outputs == "end" else z.transpose(0, 1))
 
 
 def _segments_for(path: PiecewisePath, z0: Tensor, solver: Solver) -> PathSegments:
@@ -192,17 +181,24 @@ def _in_order(z: Tensor, segments: PathSegments) -> Tensor:
     return z if segments.order is None else z[segments.order]
 
 
-def _in_own_order(done: Solution, problem: Problem, pieces: int) -> Solution:
-    """A solution with its streams in the order of the path, and with all its knots."""
-    segments, z = problem.segments, done.z
+def _in_own_order(z: Tensor, problem: Problem, pieces: int) -> Tensor:
+    """z (knot, stream, hidden) with its streams in the order of the path, and at all its knots."""
+    segments = problem.segments
     if segments.order is not None:
-        inverse = torch.argsort(segments.order)
-        costs = (done.nfe[inverse], done.steps[inverse], done.rejected[inverse])
-        z, done = z[:, inverse], replace(done, nfe=costs[0], steps=costs[1], rejected=costs[2])
+        z = z[:, torch.argsort(segments.order)]
     if segments.count < pieces:
         still = pieces // problem.every + 1 - len(z)
         z = torch.cat([z, z[-1:].expand(still, -1, -1)])
-    return replace(done, z=z)
+    return z
+
+
+def _answer(done: Solution, segments: PathSegments, z: Tensor) -> Solution:
+    """z as it was asked for, and costs in the order of the path's streams."""
+    costs = (done.nfe, done.steps, done.rejected)
+    if segments.order is not None:
+        inverse = torch.argsort(segments.order)
+        costs = (done.nfe[inverse], done.steps[inverse], done.rejected[inverse])
+    return Solution(z, *costs, done.backend, done.reason)
 
 
 def _at_times(
@@ -211,6 +207,7 @@ def _at_times(
     field: VectorField,
     segments: PathSegments,
     done: Solution,
+    z: Tensor,
     at: Any,
 ) -> Solution:
     """From z at the knot before each query time, go on along what of the path leads there."""
@@ -221,9 +218,9 @@ def _at_times(
         )
     clock = query_times(at, path.rows.shape[0], path.times.device)
     row = rows_at(path.times, path.lengths, clock, path.streams)
-    ahead, knot = query_segments(path, segments, clock, row)
+    ahead, knot = query_segments(path, segments, clock, row, field.sees_path)
     stream = torch.arange(clock.shape[0], device=clock.device)[:, None].expand_as(row)
-    start = done.z[knot, stream].flatten(0, 1)
+    start = z[knot, stream].flatten(0, 1)
 
     def where(place: int, knot: float) -> str:
         asked = divmod(place, clock.shape[1])
@@ -231,12 +228,12 @@ def _at_times(
 
     reached = solve_problem(solver.problem(ahead, field, start, where))
     note_evaluations(reached.nfe)
+    before = _answer(done, segments, reached.z[-1].unflatten(0, clock.shape))
     return replace(
-        done,
-        z=reached.z[-1].unflatten(0, clock.shape),
-        nfe=done.nfe + reached.nfe.view(clock.shape).sum(1),
-        steps=done.steps + reached.steps.view(clock.shape).sum(1),
-        rejected=done.rejected + reached.rejected.view(clock.shape).sum(1),
+        before,
+        nfe=before.nfe + reached.nfe.view(clock.shape).sum(1),
+        steps=before.steps + reached.steps.view(clock.shape).sum(1),
+        rejected=before.rejected + reached.rejected.view(clock.shape).sum(1),
     )
 
 
@@ -256,9 +253,8 @@ def solve_problem(problem: Problem) -> Solution:
     if torch.is_autocast_enabled(device):
         with torch.autocast(device, enabled=False):
             dtype = next((w.dtype for w in problem.field.parameters()), problem.z0.dtype)
-            segments = problem.segments.shown_to(problem.field).to(dtype)
+            segments = problem.segments.to(dtype)
             return solve_problem(replace(problem, segments=segments, z0=problem.z0.to(dtype)))
-    problem = problem.prepared()
     return _fixed(problem) if problem.tolerance is None else _adaptive(problem)
 
 

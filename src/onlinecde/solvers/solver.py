@@ -17,6 +17,7 @@ from onlinecde.solvers.backends.base import (
     Problem,
     Returns,
     Tolerance,
+    needs_of,
 )
 from onlinecde.solvers.fields import VectorField
 from onlinecde.solvers.runge_kutta import Tableau, tableau
@@ -131,6 +132,7 @@ class Solver:
 
         `where(place, knot)` names the stream at a place and the time at a knot, for errors.
         """
+        segments = segments.shown_to(field)
         return Problem(
             segments=segments,
             field=field,
@@ -144,6 +146,7 @@ class Solver:
             precision=self.precision,
             capture=segments.active is None,
             across=across,
+            needs=needs_of(segments, field, z0),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, get_type_hints
@@ -15,7 +15,7 @@ import torch
 from onlinecde.controls import recommend
 from onlinecde.data import Task
 from onlinecde.models import MODELS, NeuralCDE, OnlineModel
-from onlinecde.models.flat_settings import neural_cde
+from onlinecde.models.flat_settings import maker
 from onlinecde.series import SeriesBatch
 from onlinecde.training.journal import model_settings_of_then, settings_of_then
 from onlinecde.training.settings import FitError, FitSettings, remedy
@@ -191,17 +191,12 @@ def parameters_of(name: str) -> dict[str, tuple[Any, Any]]:
 
 @cache
 def _parameters(cls: type[OnlineModel]) -> dict[str, tuple[Any, Any]]:
-    maker = _maker(cls)
-    hints = get_type_hints(maker.__init__ if isinstance(maker, type) else maker)
+    build = maker(cls.__name__)
+    hints = get_type_hints(build.__init__ if isinstance(build, type) else build)
     return {
         name: (hints.get(name, Any), parameter.default)
-        for name, parameter in inspect.signature(maker).parameters.items()
+        for name, parameter in inspect.signature(build).parameters.items()
     }
-
-
-def _maker(cls: type[OnlineModel]) -> Callable[..., OnlineModel]:
-    """What builds a model from flat settings."""
-    return neural_cde if cls is NeuralCDE else cls
 
 
 def check_names(name: str, settings: Iterable[str]) -> None:
@@ -243,7 +238,7 @@ def build_model(task: Task, name: str, given: Settings | None = None) -> OnlineM
 def build(name: str, settings: Settings) -> OnlineModel:
     """A model from all its constructor arguments."""
     try:
-        return _maker(model_class(name))(**settings)
+        return maker(model_class(name).__name__)(**settings)
     except (TypeError, ValueError) as error:
         if isinstance(error, FitError):
             raise
@@ -348,7 +343,7 @@ def _forgetting(most: float, given: Settings, static: int, labels: int) -> dict[
 def _usual_settings(task: Task, name: str, given: Settings) -> Choices:
     chosen = Choices()
     settings = model_settings(task, name, given)
-    with torch.device("meta"):  # no weights are drawn, nor memory taken
+    with torch.random.fork_rng(devices=[]):  # the meta device would import a compiler first
         head: Any = build(name, settings).readout
     if head.inputs > READ:
         why = f"the readout sees {head.inputs:,} numbers"

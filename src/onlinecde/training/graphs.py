@@ -132,9 +132,11 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
         batch = model.prepare(batch)
         if model.training and model.channel_dropout:
             batch = drop_channels(batch, model.channel_dropout)
-        many, rows = batch.times.shape
-        if many > self.streams:
-            raise ValueError(f"the batch has {many} streams, the step takes up to {self.streams}.")
+        streams, rows = batch.times.shape
+        if streams > self.streams:
+            raise ValueError(
+                f"the batch has {streams} streams, the step takes up to {self.streams}."
+            )
         if not self._graphs:
             self._graph_for(bucket(max(rows, self.longest)), batch, labels)
         captured = self._graph_for(bucket(rows), batch, labels)
@@ -192,8 +194,8 @@ class CapturedStep(ABC, Generic[Model, Inputs]):
         torch._foreach_zero_([p.grad for p in self._own if p.grad is not None])
         with uncounted():
             loss, total = self._loss(inputs)
-        found = torch.autograd.grad(total, self._own, allow_unused=True)
-        for parameter, g in zip(self._own, found, strict=True):
+        grads = torch.autograd.grad(total, self._own, allow_unused=True)
+        for parameter, g in zip(self._own, grads, strict=True):
             if g is not None and parameter.grad is not None:
                 parameter.grad.add_(g)
         return loss.detach()
@@ -234,8 +236,8 @@ class GraphedStep(CapturedStep[NeuralCDE, _Path]):
 
     def __call__(self, batch: SeriesBatch, labels: Tensor) -> Tensor:
         loss = super().__call__(batch, labels)
-        how, pieces = self.model.solver, self._pieces_per_row * (batch.rows - 1)
-        note_evaluations(pieces * (how.steps * how.table.stages))
+        solver, pieces = self.model.solver, self._pieces_per_row * (batch.rows - 1)
+        note_evaluations(pieces * (solver.steps * solver.table.stages))
         return loss
 
     @property

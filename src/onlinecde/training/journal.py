@@ -1,22 +1,27 @@
-"""The folder of a run: what it is, how far it came, and its log for people and for TensorBoard."""
+"""The folder of a run: what it is, its checkpoint (never a pickle), and its log for people and for TensorBoard."""
 
 from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load as read_tensors
+from safetensors.torch import save as write_tensors
 from torch import Tensor
 
-from onlinecde.files import replace_file
-from onlinecde.training.checkpoint import read_checkpoint, write_checkpoint
+from onlinecde.files import claim, replace_file
 from onlinecde.training.settings import FitError
 
 RUN, LOG, CHECKPOINT, MODEL, BOARD = "run.json", "log.jsonl", "checkpoint", "model", "tensorboard"
 SETTINGS = "settings.json"
 LOCK = ".lock"
+FORMAT = "onlinecde training 1"
+_LARGEST_HEADER = 1 << 26
 
 
 class Journal:
@@ -28,7 +33,10 @@ class Journal:
     def __init__(self, folder: Path, about: Mapping[str, Any], *, fresh: bool = False) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(folder)
+        mine = claim(folder / LOCK)
+        if mine is None:
+            raise FitError(f"another process is training in {folder}: wait for it to end.")
+        self._lock = mine
         self._board: Any = None
         try:
             for left in folder.glob(".*.partial"):  # of a process that was killed
@@ -101,7 +109,7 @@ class Journal:
         """Let others write."""
         if self._board is not None:
             self._board.close()
-        os.close(self._lock)
+        self._lock.release()
 
 
 def read_run(folder: Path) -> dict[str, Any] | None:
@@ -171,18 +179,6 @@ def model_folders(folder: str | os.PathLike[str]) -> list[Path]:
     return several if several and not (own / "manifest.json").exists() else [own]
 
 
-def _lock(folder: Path) -> int:
-    import fcntl
-
-    handle = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise FitError(f"another process is training in {folder}: wait for it to end.") from error
-    return handle
-
-
 def _check_same(folder: Path, known: dict[str, Any], about: Mapping[str, Any]) -> None:
     now = json.loads(json.dumps(about))
     for part, words in (
@@ -212,3 +208,57 @@ def _differences(name: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]
             yield from _differences(key, old.get(key), new.get(key))
     elif old != new:
         yield name, old, new
+
+
+def write_checkpoint(file: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Write tensors and facts (anything JSON); whoever looks finds the old file or the new one."""
+    held = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
+    data = write_tensors(held, {"format": FORMAT, "facts": json.dumps(facts)})
+    try:
+        replace_file(file, data)
+    except OSError as error:
+        raise FitError(
+            f"{file} cannot be written ({error}): make room; the same run then goes on from its last "
+            "checkpoint."
+        ) from error
+
+
+def read_checkpoint(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Tensors and facts of a checkpoint; None where there is none."""
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        size = struct.unpack("<Q", data[:8])[0]
+        if size > min(_LARGEST_HEADER, len(data)):
+            raise ValueError("its header is longer than it is")
+        about = json.loads(data[8 : 8 + size])["__metadata__"]
+        if about.get("format") != FORMAT:
+            raise ValueError(f"it says {about.get('format')!r}, not {FORMAT!r}")
+        return read_tensors(data), json.loads(about["facts"])
+    except Exception as error:  # safetensors, json and struct each raise their own
+        raise FitError(
+            f"{file} is not a checkpoint that can be read ({error}): delete it to start anew."
+        ) from error
+
+
+def pack_optimiser(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What an optimiser remembers of each weight, by name."""
+    held = optimiser.state_dict()["state"]
+    return {
+        f"optimiser.{index}.{name}": torch.as_tensor(value)
+        for index, entry in held.items()
+        for name, value in entry.items()
+    }
+
+
+def unpack_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Give an optimiser back what it remembered; learning rates are the caller's to set."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        if key.startswith("optimiser."):
+            _, index, name = key.split(".", 2)
+            state.setdefault(int(index), {})[name] = value
+    groups = optimiser.state_dict()["param_groups"]
+    optimiser.load_state_dict({"state": state, "param_groups": groups})

@@ -16,6 +16,7 @@ from onlinecde.data.task import Per
 from onlinecde.evaluation.metrics import better, score_or_none
 from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models import OnlineModel, RecurrentModel
+from onlinecde.models.base import present_name
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import SolverError, counting_evaluations
 from onlinecde.training.averaging import AveragedWeights
@@ -23,10 +24,10 @@ from onlinecde.training.base_rates import class_weight
 from onlinecde.training.batches import epoch_batches, seed_for
 from onlinecde.training.calibration_map import fit_map, mapped
 from onlinecde.training.callbacks import Callback
-from onlinecde.training.checkpoint import pack_optimiser, unpack_optimiser
 from onlinecde.training.folding import Scales
 from onlinecde.training.graphs import CapturedStep, GraphedStep, why_not
 from onlinecde.training.horizons import HorizonReadout
+from onlinecde.training.journal import pack_optimiser, unpack_optimiser
 from onlinecde.training.recurrent_graphs import RecurrentStep
 from onlinecde.training.settings import FitError, FitSettings
 
@@ -301,7 +302,8 @@ class Training:
         """Go on where a training was put down."""
 
         def part(prefix: str) -> dict[str, Tensor]:
-            return {k[len(prefix) :]: t for k, t in tensors.items() if k.startswith(prefix)}
+            own = {k[len(prefix) :]: t for k, t in tensors.items() if k.startswith(prefix)}
+            return {present_name(name): tensor for name, tensor in own.items()}
 
         self.model.load_state_dict(part("model."))
         device = next(self.model.parameters()).device

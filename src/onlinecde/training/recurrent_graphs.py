@@ -36,32 +36,34 @@ class RecurrentStep(CapturedStep[RecurrentModel, _Padded]):
     def __call__(self, batch: SeriesBatch, labels: Tensor) -> Tensor:
         loss = super().__call__(batch, labels)
         if isinstance(self.model, ODERNN):
-            how = self.model.solver
-            note_evaluations((batch.rows - 1) * (how.steps * how.table.stages))
+            solver = self.model.solver
+            note_evaluations((batch.rows - 1) * (solver.steps * solver.table.stages))
         return loss
 
     def _room(self, rows: int, batch: SeriesBatch, labels: Tensor) -> _Padded:
-        many, values = self.streams, batch.values
+        streams, values = self.streams, batch.values
         room = replace(
             batch,
-            times=batch.times.new_zeros(many, rows),
-            values=values.new_full((many, rows, values.shape[2]), torch.nan),
-            rows=batch.rows.new_ones(many),
-            static=None if batch.static is None else values.new_zeros(many, batch.static.shape[1]),
-            streams=tuple(range(many)),
+            times=batch.times.new_zeros(streams, rows),
+            values=values.new_full((streams, rows, values.shape[2]), torch.nan),
+            rows=batch.rows.new_ones(streams),
+            static=None
+            if batch.static is None
+            else values.new_zeros(streams, batch.static.shape[1]),
+            streams=tuple(range(streams)),
         )
         return _Padded(room, self._room_for_labels(rows, labels))
 
     def _fill(self, to: _Padded, batch: SeriesBatch, labels: Tensor) -> None:
-        many, rows = batch.times.shape
+        streams, rows = batch.times.shape
         # Streams that are not there keep finite numbers of an earlier batch and have no labels.
-        to.batch.times[:many, :rows] = batch.times
-        to.batch.times[:many, rows:] = batch.times[:, -1:]
-        to.batch.values[:many, :rows] = batch.values
-        to.batch.values[:many, rows:] = torch.nan
-        to.batch.rows[:many] = batch.rows
+        to.batch.times[:streams, :rows] = batch.times
+        to.batch.times[:streams, rows:] = batch.times[:, -1:]
+        to.batch.values[:streams, :rows] = batch.values
+        to.batch.values[:streams, rows:] = torch.nan
+        to.batch.rows[:streams] = batch.rows
         if to.batch.static is not None and batch.static is not None:
-            to.batch.static[:many] = batch.static
+            to.batch.static[:streams] = batch.static
         self._fill_labels(to.labels, labels)
 
     def _outputs(self, inputs: _Padded) -> Tensor:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onlinecde.evaluation.metrics import better
+from onlinecde.files import Claim, claim, held
 from onlinecde.training.batches import seed_for
-from onlinecde.training.claims import Claim, claim, held
 from onlinecde.tuning.spaces import SearchSpace, TuneError, write_best
 
 if TYPE_CHECKING:

@@ -82,6 +82,14 @@ class Problem:
         """z is wanted at every so many knots, the first included."""
         return 1 if self.returns == "knots" else self.segments.per_row
 
+    def path_gradients(self, needs: Needs) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Zeros shaped as (time, slopes, drive), to add gradients to; None where they are not asked for."""
+        wanted = zip(self.path_inputs, (needs.time, needs.slopes, needs.drive), strict=True)
+        time, slopes, drive = (
+            torch.zeros_like(x) if needed and x is not None else None for x, needed in wanted
+        )
+        return time, slopes, drive
+
     @property
     def path_inputs(self) -> tuple[Tensor | None, Tensor, Tensor | None]:
         """(time, slopes, drive), which gradients may be asked of."""
@@ -90,12 +98,16 @@ class Problem:
     def prepared(self) -> Problem:
         """The problem with what its field sees of the path, and what needs gradients."""
         segments = self.segments.shown_to(self.field)
-        needs = NOTHING
-        if torch.is_grad_enabled():
-            inputs = (self.z0, segments.time, segments.slopes, segments.drive)
-            wanted = (x is not None and x.requires_grad for x in inputs)
-            needs = Needs(*wanted, field=any(p.requires_grad for p in self.field.parameters()))
-        return replace(self, segments=segments, needs=needs)
+        return replace(self, segments=segments, needs=needs_of(segments, self.field, self.z0))
+
+
+def needs_of(segments: PathSegments, field: VectorField, z0: Tensor) -> Needs:
+    """What gradients are asked of, as things stand."""
+    if not torch.is_grad_enabled():
+        return NOTHING
+    inputs = (z0, segments.time, segments.slopes, segments.drive)
+    wanted = (x is not None and x.requires_grad for x in inputs)
+    return Needs(*wanted, field=any(p.requires_grad for p in field.parameters()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,6 +42,8 @@ class GPU(Backend):
         self.legs, self.moves = legs, moves
 
     def unsupported(self, problem: Problem) -> str | None:
+        if problem.backend == "auto" and not (problem.z0.is_cuda or problem.capture):
+            return f"the tensors are on {problem.z0.device.type}"
         reason = unsupported_settings(
             problem.field,
             problem.table,
@@ -55,11 +57,10 @@ class GPU(Backend):
         return reason or no_room(problem)
 
     def weights(self, problem: Problem) -> tuple[Tensor, ...]:
-        assert is_plain(problem.field)
-        return weights_of(problem.field)
+        field: Any = problem.field
+        return weights_of(field)
 
     def forward(self, problem: Problem, weights: tuple[Tensor, ...]) -> Solved:
-        assert is_plain(problem.field)
         legs = self.legs or legs_of(problem.segments)
         reason = "an MLPField on the GPU with fixed steps"
         z, tapes = self._forward(problem, legs, weights, problem.precision == "highest")
@@ -78,10 +79,10 @@ class GPU(Backend):
     ) -> tuple[Tensor, Any]:
         from onlinecde.kernels import gpu
 
-        assert is_plain(problem.field)
+        field: Any = problem.field
         with _current(problem.z0):
             return gpu.forward(
-                pack(problem.field, weights),
+                pack(field, weights),
                 legs,
                 problem.z0.detach(),
                 _packed_table(problem.table, problem.z0.device),
@@ -104,7 +105,7 @@ class GPU(Backend):
         from onlinecde.kernels import gpu
 
         with _current(g):
-            found = gpu.backward(
+            grads = gpu.backward(
                 g,
                 solved.tape,
                 want_time=needs.time,
@@ -112,9 +113,9 @@ class GPU(Backend):
                 want_drive=needs.drive,
                 every=problem.every,
             )
-        inner = [part for layer in found.inner for part in layer]
-        g_weights = (*inner, found.weight, found.bias)
-        return Gradients(found.z0, found.time, found.slopes, found.drive, g_weights)
+        inner = [part for layer in grads.inner for part in layer]
+        g_weights = (*inner, grads.weight, grads.bias)
+        return Gradients(grads.z0, grads.time, grads.slopes, grads.drive, g_weights)
 
 
 def unsupported_settings(

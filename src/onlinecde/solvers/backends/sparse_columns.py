@@ -155,9 +155,9 @@ class SparseColumns:
         if segment % 2 == 0:
             if want_shares:
                 g_shares = (g * stage.columns).sum(1, keepdim=True)
-            found = self._through_tanh(g * shares, stage.columns)
-            collector.stages[self.depth].append((h, found))
-            g_h = found @ weights[-4]
+            g_columns = self._through_tanh(g * shares, stage.columns)
+            collector.stages[self.depth].append((h, g_columns))
+            g_h = g_columns @ weights[-4]
         else:
             leg, grouped = self.legs[segment // 2], weights[-2]
             if leg is None:
@@ -166,11 +166,11 @@ class SparseColumns:
                 spread = g.index_select(0, leg.stream)[:, None]
             if want_shares:
                 g_shares = (stage.columns.view(*shares.shape, -1) * spread).sum(2)
-            found = (spread * shares[:, :, None]).reshape(stage.columns.shape)
-            found = self._through_tanh(found, stage.columns)
+            g_columns = (spread * shares[:, :, None]).reshape(stage.columns.shape)
+            g_columns = self._through_tanh(g_columns, stage.columns)
             assert stage.rows is not None
-            collector.stages[-1].append((stage.rows, found))
-            g_rows = torch.bmm(found, grouped.transpose(1, 2))
+            collector.stages[-1].append((stage.rows, g_columns))
+            g_rows = torch.bmm(g_columns, grouped.transpose(1, 2))
             if leg is None:
                 g_h = g_rows.sum(0)
             else:
@@ -199,14 +199,14 @@ class Collector:
         for number, stages in enumerate(self.stages):
             if stages:
                 inputs = torch.cat([inputs for inputs, _ in stages], -2)
-                found = torch.cat([found for _, found in stages], -2)
+                grads = torch.cat([grads for _, grads in stages], -2)
                 weight, bias = self.sums[2 * number], self.sums[2 * number + 1]
-                if found.ndim == 2:
-                    weight.addmm_(found.T, inputs)
-                    bias += found.sum(0)
+                if grads.ndim == 2:
+                    weight.addmm_(grads.T, inputs)
+                    bias += grads.sum(0)
                 else:
-                    weight.baddbmm_(inputs.transpose(1, 2), found)
-                    bias += found.sum(1, keepdim=True)
+                    weight.baddbmm_(inputs.transpose(1, 2), grads)
+                    bias += grads.sum(1, keepdim=True)
                 stages.clear()
 
 
@@ -260,10 +260,10 @@ def _plan(segments: PathSegments, values: int, parts: int) -> list[_Leg | None]:
     used = torch.zeros(rows, 1, dtype=torch.bool, device=device)
     used[place] = True
     columns = (row[:, None] * parts + torch.arange(parts, device=device)).flatten()
-    many = observed.sum(2)
-    offsets = many.cumsum(1) - many
-    moved = many.sum(1).tolist()
-    ends = many.sum(1).cumsum(0).tolist()
+    counts = observed.sum(2)
+    offsets = counts.cumsum(1) - counts
+    moved = counts.sum(1).tolist()
+    ends = counts.sum(1).cumsum(0).tolist()
     begins, sizes = starts.tolist(), most.tolist()
     plan: list[_Leg | None] = []
     for i in range(legs):

@@ -62,14 +62,11 @@ class _Sweep:
     def __init__(
         self, problem: Problem, solved: Solved, weights: tuple[Tensor, ...], needs: Needs
     ) -> None:
-        time, slopes, drive = problem.path_inputs
         self.problem, self.z, self.around = problem, solved.z, solved.tape
         self.wanted = [weight for weight in weights if weight.requires_grad]
         self.g_weights = [torch.zeros_like(weight) for weight in self.wanted]
         self.needs = needs
-        self.g_time = torch.zeros_like(time) if needs.time and time is not None else None
-        self.g_slopes = torch.zeros_like(slopes) if needs.slopes else None
-        self.g_drive = torch.zeros_like(drive) if needs.drive and drive is not None else None
+        self.g_time, self.g_slopes, self.g_drive = problem.path_gradients(needs)
         self.off = torch.zeros((), dtype=self.z.dtype, device=self.z.device)
         """By how much z came out otherwise when it was computed again."""
 

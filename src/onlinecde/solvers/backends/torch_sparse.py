@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -34,12 +36,12 @@ class TorchSparse(Backend):
         return None if is_plain(problem.field) else "the field has to be called"
 
     def weights(self, problem: Problem) -> tuple[Tensor, ...]:
-        assert is_plain(problem.field)
-        return sparse_weights(problem.field, problem.segments)
+        field: Any = problem.field
+        return sparse_weights(field, problem.segments)
 
     def forward(self, problem: Problem, weights: tuple[Tensor, ...]) -> Solved:
-        assert is_plain(problem.field)
-        columns, segments = SparseColumns(problem.field, problem.segments), problem.segments
+        field: Any = problem.field
+        columns, segments = SparseColumns(field, problem.segments), problem.segments
         z, knots = problem.z0, [problem.z0]
         for segment in range(segments.count):
             n = segments.active_on(segment)
@@ -71,13 +73,10 @@ class _Sweep:
     def __init__(
         self, problem: Problem, solved: Solved, weights: tuple[Tensor, ...], needs: Needs
     ) -> None:
-        time, slopes, drive = problem.path_inputs
         self.problem, self.z, self.weights = problem, solved.z, weights
         self.columns: SparseColumns = solved.tape
         self.collector = Collector(weights)
-        self.g_time = torch.zeros_like(time) if needs.time and time is not None else None
-        self.g_slopes = torch.zeros_like(slopes) if needs.slopes else None
-        self.g_drive = torch.zeros_like(drive) if needs.drive and drive is not None else None
+        self.g_time, self.g_slopes, self.g_drive = problem.path_gradients(needs)
 
     def back_over(self, segment: int, g: Tensor) -> Tensor:
         """The gradient of z (stream, hidden) at a segment's start from that at its end."""
