@@ -14,6 +14,7 @@ from golden_answers import (
     stream_answers,
 )
 
+import onlinecde as oc
 from onlinecde.serving import ServeSettings, TokenBook, create_app, in_background
 from onlinecde.serving.opening import open_engine
 from onlinecde.streaming import Engine, Event, MemoryStore, SQLiteStore
@@ -52,6 +53,17 @@ def open_store(tmp_path):
 @pytest.mark.parametrize("name", STORES)
 def test_a_store_says_what_it_said(name, open_store):
     json_agrees(store_answers(open_store(name)), kept(f"{name}.json"), within=rounding())
+
+
+@pytest.mark.parametrize("name", sorted(set(STORES.values())))
+def test_a_store_knows_its_model_in_memory_too(name, tmp_path):
+    folder = GOLDEN / "models" / name
+    of_store = next(store for store, model in STORES.items() if model == name)
+    for file in (GOLDEN / "stores").glob(f"{of_store}.db*"):
+        shutil.copy(file, tmp_path / file.name)
+    store = SQLiteStore(tmp_path / f"{of_store}.db")
+    with Engine(oc.load(folder), store, lateness=2.0) as engine:
+        assert engine.model_hash == Engine(folder).model_hash == store.head().model
 
 
 def test_they_hold_what_a_store_can_hold():

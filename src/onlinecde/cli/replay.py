@@ -77,11 +77,11 @@ def replay(
         )  # fmt: skip
         typer.echo(str(done))
         if verify and home is not None and questions is not None:
-            found = compare(
+            result = compare(
                 load(model_folder(home)), series, server, done, prefix=prefix, between=questions.answered
             )  # fmt: skip
-            typer.echo(str(found))
-            if not found.holds:
+            typer.echo(str(result))
+            if not result.holds:
                 raise typer.Exit(1)
     finally:
         server.close()

@@ -20,8 +20,8 @@ def api_page(document: dict[str, Any]) -> str:
         "&lt;token&gt;</code> where the server has tokens.</p>"
     ]
     for path, methods in document.get("paths", {}).items():
-        for method, told in methods.items():
-            parts.append(_operation(path, method, told))
+        for method, content in methods.items():
+            parts.append(_operation(path, method, content))
     parts.append(
         "<section><h2>WebSocket <code>/v1/live</code></h2><p>Events in, receipts, predictions and "
         "ticks of the clock out.</p></section></main></html>"
@@ -29,19 +29,19 @@ def api_page(document: dict[str, Any]) -> str:
     return "".join(parts)
 
 
-def _operation(path: str, method: str, told: dict[str, Any]) -> str:
+def _operation(path: str, method: str, content: dict[str, Any]) -> str:
     rows = [
         f"<tr><td><code>{escape(one['name'])}</code><td>{escape(one['in'])}"
         f"<td>{escape(_kind(one.get('schema', {})))}"
-        for one in told.get("parameters", ())
+        for one in content.get("parameters", ())
     ]
-    bodies = told.get("requestBody", {}).get("content", {})
+    bodies = content.get("requestBody", {}).get("content", {})
     rows += [f"<tr><td>body<td colspan=2><code>{escape(kind)}</code>" for kind in bodies]
     table = f"<table>{''.join(rows)}</table>" if rows else ""
-    answers = ", ".join(sorted(told.get("responses", {})))
+    answers = ", ".join(sorted(content.get("responses", {})))
     return (
         f"<section><h2>{escape(method.upper())} <code>{escape(path)}</code></h2>"
-        f"<p>{escape(told.get('description', ''))}</p>{table}<p class=faint>answers {escape(answers)}</p></section>"
+        f"<p>{escape(content.get('description', ''))}</p>{table}<p class=faint>answers {escape(answers)}</p></section>"
     )
 
 

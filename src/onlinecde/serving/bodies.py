@@ -38,8 +38,8 @@ async def body_of(
             415, "content_encoding", "send the body as it is, or as gzip.", field="content-encoding"
         )  # fmt: skip
     most = limits.body_bytes if most is None else most
-    told = request.headers.get("content-length")
-    if told is not None and told.isdigit() and int(told) > most:
+    details = request.headers.get("content-length")
+    if details is not None and details.isdigit() and int(details) > most:
         raise _too_large(most)
     pieces, size = [], 0
     try:
@@ -100,13 +100,13 @@ def unzipped(body: bytes, most: int) -> bytes:
 async def json_object(request: Request, service: Service, known: set[str]) -> dict[str, Any]:
     """A small JSON object with no fields but the known ones."""
     async with body_of(request, service, SMALL) as body:
-        told = read_json(body)
-    if not isinstance(told, dict):
+        details = read_json(body)
+    if not isinstance(details, dict):
         raise Problem(422, "body_type", "give a JSON object.", field="body")
-    if strange := told.keys() - known:
+    if strange := details.keys() - known:
         name = min(strange)[:40]
         raise Problem(422, "field_unknown", f"there is no field {name!r} here.", field=name)
-    return told
+    return details
 
 
 def read_json(body: bytes) -> Any:

@@ -97,10 +97,10 @@ def live_demo(
                 between=questions,
             )
             say(str(done))
-            found = verify(model, series, server, done, prefix="bed ", between=questions.answered)
-            say(str(found))
-            if not found.holds:
-                raise ServingError(f"the server's answers are not the model's: {found}")
+            result = verify(model, series, server, done, prefix="bed ", between=questions.answered)
+            say(str(result))
+            if not result.holds:
+                raise ServingError(f"the server's answers are not the model's: {result}")
             browser, why = find_browser()
             if browser is None:
                 say(f"no picture of the page: {why}")

@@ -65,8 +65,8 @@ class _Totals:
         refused = CounterMetricFamily(
             "onlinecde_refusals", "Refused events by reason; durable.", labels=("code",)
         )
-        for code, many in self._engine.refusals.items():
-            refused.add_metric((code,), many)
+        for code, count in self._engine.refusals.items():
+            refused.add_metric((code,), count)
         yield refused
         for name in ("rows", "commits"):
             yield CounterMetricFamily(

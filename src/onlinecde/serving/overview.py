@@ -110,13 +110,13 @@ class Board:
     def _info(self, name: str) -> StreamInfo | None:
         """A stream that has a row; None for one that has none, is gone, or cannot be read."""
         try:
-            found = self.engine.stream(name)
+            result = self.engine.stream(name)
         except StoreError:
             raise
         except StreamingError as error:
             self._note_bad(name, error)
             return None
-        return None if found.last_time is None else found
+        return None if result.last_time is None else result
 
     async def _take(self) -> Snapshot:
         overview, opened = await self._do(self._look)
@@ -125,9 +125,9 @@ class Board:
         for start in range(0, len(overview), CHUNK):
             names = overview.streams[start : start + CHUNK]
             part = slice(start, start + len(names))
-            told = await self._do(lambda names=names, part=part: self._ask(names, now[part]))
-            outputs[part], probabilities[part] = told.outputs, told.probabilities
-            now[part] = told.times
+            content = await self._do(lambda names=names, part=part: self._ask(names, now[part]))
+            outputs[part], probabilities[part] = content.outputs, content.probabilities
+            now[part] = content.times
         # Not in the engine's thread, and not in the loop's: no one waits for sorting.
         order = await asyncio.to_thread(self._order, overview, probabilities, opened)
         return Snapshot(overview, now, probabilities, outputs, opened, order, self.clock.wall())
@@ -151,9 +151,9 @@ class Board:
         One that cannot be asked has NaN for an answer, and keeps none of the others from theirs.
         """
         try:
-            found = self.engine.predict_many(names, at, clamp=True)
+            result = self.engine.predict_many(names, at, clamp=True)
             self._bad.difference_update(names)
-            return found
+            return result
         except StoreError:
             raise
         except StreamingError as error:

@@ -39,11 +39,11 @@ def page_files() -> dict[str, tuple[bytes, str]]:
 
 def add_page(app: FastAPI, service: Service, tokens: TokenBook | None) -> None:
     """Serve the page at `/`, its files under `/assets/`, the login at `/login`, the API's description at `/docs`."""
-    held = page_files()
-    form = held["login.html"][0]
+    kept = page_files()
+    form = kept["login.html"][0]
 
     def file(name: str) -> Response:
-        content, kind = held[name]
+        content, kind = kept[name]
         return Response(content, media_type=kind)
 
     async def page(request: Request) -> Response:
@@ -51,7 +51,7 @@ def add_page(app: FastAPI, service: Service, tokens: TokenBook | None) -> None:
 
     async def asset(request: Request) -> Response:
         name = request.path_params["name"]
-        return file(name) if name in held else Response(status_code=404)
+        return file(name) if name in kept else Response(status_code=404)
 
     async def docs(request: Request) -> Response:
         return Response(api_page(app.openapi()), media_type=_TYPES[".html"])
@@ -61,9 +61,9 @@ def add_page(app: FastAPI, service: Service, tokens: TokenBook | None) -> None:
         return Response(status_code=303, headers={"location": where})
 
     def asked(wrong: str = "", status: int = 200) -> Response:
-        told = f'<p class="wrong" role="alert">{wrong}</p>\n' if wrong else ""
+        details = f'<p class="wrong" role="alert">{wrong}</p>\n' if wrong else ""
         return Response(
-            form.replace(_WRONG_HERE, told.encode()), status, media_type=_TYPES[".html"]
+            form.replace(_WRONG_HERE, details.encode()), status, media_type=_TYPES[".html"]
         )
 
     async def login_form(request: Request) -> Response:
@@ -71,10 +71,10 @@ def add_page(app: FastAPI, service: Service, tokens: TokenBook | None) -> None:
 
     async def login(request: Request) -> Response:
         async with body_of(request, service, 4096) as body:
-            told = parse_qs(body.decode("latin-1")).get("token", [""])[0].strip()
+            details = parse_qs(body.decode("latin-1")).get("token", [""])[0].strip()
         if tokens is None:
             return home_of(request)
-        token = tokens.whose(told)
+        token = tokens.whose(details)
         if token is None:
             return asked("This token is not known here.", 401)
         if "read" not in token.scopes:
@@ -84,7 +84,7 @@ def add_page(app: FastAPI, service: Service, tokens: TokenBook | None) -> None:
             )
         home = home_of(request)
         home.set_cookie(
-            COOKIE, told, max_age=_YEAR, path="/", httponly=True, samesite="strict",
+            COOKIE, details, max_age=_YEAR, path="/", httponly=True, samesite="strict",
             secure=request.url.scheme == "https",
         )  # fmt: skip
         return home

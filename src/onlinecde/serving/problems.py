@@ -27,19 +27,19 @@ class Problem(Exception):  # noqa: N818
 
     def as_json(self) -> dict[str, Any]:
         """The body of the answer."""
-        told: dict[str, Any] = {"code": self.code, "message": self.message}
+        content: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.field is not None:
-            told["field"] = self.field
-        return {"error": told}
+            content["field"] = self.field
+        return {"error": content}
 
     @property
     def headers(self) -> dict[str, str]:
         """When to try again, how to say who one is, what a body may be packed in."""
-        found = {}
+        result = {}
         if self.retry_after is not None:
-            found["retry-after"] = str(max(1, round(self.retry_after + 0.5)))
+            result["retry-after"] = str(max(1, round(self.retry_after + 0.5)))
         if self.status == 401:
-            found["www-authenticate"] = "Bearer"
+            result["www-authenticate"] = "Bearer"
         if self.code == "content_encoding":
-            found["accept-encoding"] = "gzip"
-        return found
+            result["accept-encoding"] = "gzip"
+        return result

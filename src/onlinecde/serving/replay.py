@@ -63,10 +63,11 @@ class Replayed:
     """(stream,): time of the last row sent"""
 
     def __str__(self) -> str:
-        told = ", ".join(f"{many} {name}" for name, many in self.counts.items() if many)
+        outcomes = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)
         spent = 1e3 * np.array(self.requests or [0.0])
         lines = [
-            f"{self.streams} streams, {self.rows} rows, {self.events} events in {self.seconds:.1f} s: {told or 'none'}",
+            f"{self.streams} streams, {self.rows} rows, {self.events} events in {self.seconds:.1f} s: "
+            f"{outcomes or 'none'}",
             f"{len(self.requests)} requests, {np.percentile(spent, 50):.1f} ms in the middle, "
             f"{np.percentile(spent, 99):.1f} ms at the 99th of 100; at worst {self.behind:.2f} s behind",
         ]
@@ -83,12 +84,12 @@ class Server:
         self._client = httpx.Client(base_url=url, headers=headers, timeout=30.0)
         self.retried, self._patience = 0, patience
 
-    def ask(self, method: str, path: str, **told: Any) -> dict[str, Any]:
+    def ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         """The answer as JSON; raises `ServingError` with the server's own words."""
         until = time.monotonic() + self._patience
         while True:
             try:
-                answer = self._client.request(method, path, **told)
+                answer = self._client.request(method, path, **options)
             except httpx.TransportError as error:
                 raise ServingError(f"{self._client.base_url} does not answer ({error}).") from error
             if answer.status_code not in (429, 503) or time.monotonic() > until:
@@ -146,8 +147,8 @@ def replay(
     rate = speed / TIME_UNITS[about["time_unit"]]
     own_clock = about["clock_speed"] == speed
     names = [f"{prefix}{name}" for name in series.streams]
-    lengths = [int(many) for many in series.rows]
-    times = [series.times[i, :many].double().numpy() for i, many in enumerate(lengths)]
+    lengths = [int(count) for count in series.rows]
+    times = [series.times[i, :count].double().numpy() for i, count in enumerate(lengths)]
     values = series.values.double().numpy()
     began = time.time()
     done = Replayed(len(names), sent_until=np.full(len(names), np.nan))
@@ -211,13 +212,13 @@ def _open(
     if server.knows(names[0]):
         raise ServingError(f"the server knows {names[0]!r} already: give another --prefix.")
     for place, name in enumerate(names):
-        told: dict[str, Any] = {}
+        content: dict[str, Any] = {}
         if (facts := _facts(series, place, known)) is not None:
-            told["static"] = facts
+            content["static"] = facts
         if origins is not None:
-            told["origin"] = origins[place]
-        if told:
-            server.ask("PUT", f"/v1/streams/{quote(name, safe='')}", json=told)
+            content["origin"] = origins[place]
+        if content:
+            server.ask("PUT", f"/v1/streams/{quote(name, safe='')}", json=content)
 
 
 def _facts(series: SeriesBatch, place: int, about: dict[str, Any]) -> Any:
@@ -246,13 +247,13 @@ def _send(
     server: Server, rows: list[dict[str, Any]], places: dict[str, int], done: Replayed
 ) -> None:
     started = time.perf_counter()
-    told = server.ask("POST", "/v1/events", params={"answers": "true"}, json=rows)
+    content = server.ask("POST", "/v1/events", params={"answers": "true"}, json=rows)
     done.requests.append(time.perf_counter() - started)
     done.rows += len(rows)
-    done.events += told["events"]
-    for name, many in told["counts"].items():
-        done.counts[name] = done.counts.get(name, 0) + many
-    for refusal in told["refusals"]:
+    done.events += content["events"]
+    for name, count in content["counts"].items():
+        done.counts[name] = done.counts.get(name, 0) + count
+    for refusal in content["refusals"]:
         done.refusals[refusal["code"]] = done.refusals.get(refusal["code"], 0) + 1
-    for one in told.get("answers", ()):
+    for one in content.get("answers", ()):
         done.answered.add(places[one["stream"]], one["time"], one["outputs"])

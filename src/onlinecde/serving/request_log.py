@@ -50,6 +50,6 @@ def log_to_stderr(level: int = logging.INFO) -> None:
         logger.propagate = name == "uvicorn.error"
 
 
-def note(event: str, level: int = logging.INFO, **told: Any) -> None:
+def note(event: str, level: int = logging.INFO, **content: Any) -> None:
     """Log an event with facts that are no one's data."""
-    LOGGER.log(level, event, extra={"told": told})
+    LOGGER.log(level, event, extra={"told": content})

@@ -28,17 +28,17 @@ from onlinecde.serving.tokens import TokenBook
 def bound(settings: ServeSettings) -> socket.socket:
     """A socket bound as the settings say, so that a port taken already is told before anything else."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    result = socket.socket(family, socket.SOCK_STREAM)
+    result.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((settings.host, settings.port))
+        result.bind((settings.host, settings.port))
     except OSError as error:
-        found.close()
+        result.close()
         raise ServingError(
             f"cannot listen on {settings.host}:{settings.port} ({error.strerror}): choose another --port."
         ) from error
-    found.set_inheritable(True)
-    return found
+    result.set_inheritable(True)
+    return result
 
 
 def serve_forever(

@@ -21,8 +21,8 @@ def find_browser() -> tuple[str | None, str]:
     except ImportError:
         return None, "the package playwright is not installed"
     for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found, ""
+        if result := shutil.which(name):
+            return result, ""
     return None, "there is no Chromium on this machine"
 
 

@@ -275,10 +275,10 @@ def _bearer(headers: Headers) -> str | None:
 
 def _cookie(headers: Headers) -> str | None:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        result = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:
         return None
-    return found.value if found is not None else None
+    return result.value if result is not None else None
 
 
 def _address(scope: Scope) -> str:

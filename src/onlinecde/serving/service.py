@@ -159,11 +159,11 @@ class Service:
         if isinstance(error, StoreError):
             wait = 30.0 if isinstance(error, StoreFull) else 2.0
             known = {StoreFull: "the store's disk is full", StoreBusy: "the store is busy"}
-            told = known.get(type(error), "the store failed")
+            content = known.get(type(error), "the store failed")
             if logged:
                 note("store failed", logging.ERROR, code=error.code)
             what = "nothing was applied, send again later" if events else "try again later"
-            return Problem(503, error.code, f"{told}: {what}.", retry_after=wait)
+            return Problem(503, error.code, f"{content}: {what}.", retry_after=wait)
         if isinstance(error, StreamingError):
             status, field = _TOLD.get(error.code, (422, None))
             return Problem(status, error.code, str(error), field=field)
@@ -180,17 +180,17 @@ class Service:
         return Answers.joined(changed, known)
 
     def _newest(self, names: Sequence[str]) -> Answers:
-        found = []
+        results = []
         for name in names:
             with contextlib.suppress(UnknownStream, CodecError):
                 info = self.engine.stream(name)
-                found += [] if info.last_time is None else [info]
-        wide = (len(found), self.engine.outputs)
+                results += [] if info.last_time is None else [info]
+        wide = (len(results), self.engine.outputs)
         return Answers(
-            tuple(info.stream for info in found),
-            np.array([info.last_time for info in found], np.float64),
-            np.array([info.outputs for info in found], np.float64).reshape(wide),
-            np.array([info.probabilities for info in found], np.float64).reshape(wide),
+            tuple(info.stream for info in results),
+            np.array([info.last_time for info in results], np.float64),
+            np.array([info.outputs for info in results], np.float64).reshape(wide),
+            np.array([info.probabilities for info in results], np.float64).reshape(wide),
         )
 
     async def _tick(self) -> None:

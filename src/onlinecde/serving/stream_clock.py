@@ -35,5 +35,7 @@ class StreamClock:
         wall, last = self.wall(), np.asarray(last_times, np.float64)
         origin = np.asarray(origins, np.float64)
         passed = last + (wall - np.asarray(received, np.float64)) * self.rate
-        told = np.where(np.isnan(origin), passed, (wall - origin) * self.rate)
-        return np.maximum(last, np.minimum(told, np.minimum(last + self.silent_after, self.latest)))
+        content = np.where(np.isnan(origin), passed, (wall - origin) * self.rate)
+        return np.maximum(
+            last, np.minimum(content, np.minimum(last + self.silent_after, self.latest))
+        )

@@ -79,22 +79,22 @@ class TokenBook:
     def whose(self, text: str) -> Token | None:
         """The token a text is; all are looked at, so that time tells nothing of them."""
         # A token has 256 random bits: one round of SHA-256 is not to be guessed back.
-        digest, found = _digest(text), None
+        digest, result = _digest(text), None
         for one in self.tokens:
             if hmac.compare_digest(digest, one.sha256):
-                found = one
-        return found
+                result = one
+        return result
 
     @classmethod
     def read(cls, file: str | os.PathLike[str]) -> TokenBook:
         """The tokens in a file that `write` made."""
         try:
-            told = json.loads(Path(file).read_text())
-            if told["version"] != 1:
-                raise ServingError(f"{file}: version {told['version']!r} is not known, only 1.")
+            content = json.loads(Path(file).read_text())
+            if content["version"] != 1:
+                raise ServingError(f"{file}: version {content['version']!r} is not known, only 1.")
             return cls(
                 Token(str(one["name"]), _checked(one["sha256"]), frozenset(one["scopes"]))
-                for one in told["tokens"]
+                for one in content["tokens"]
             )
         except FileNotFoundError as error:
             raise ServingError(
@@ -109,7 +109,7 @@ class TokenBook:
 
     def write(self, file: str | os.PathLike[str]) -> None:
         """Replace the file, readable by its owner alone."""
-        told = {
+        content = {
             "version": 1,
             "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "tokens": [
@@ -117,7 +117,7 @@ class TokenBook:
                 for one in self.tokens
             ],
         }
-        replace_file(Path(file), json.dumps(told, indent=2) + "\n", mode=0o600)
+        replace_file(Path(file), json.dumps(content, indent=2) + "\n", mode=0o600)
 
 
 def _digest(text: str) -> str:

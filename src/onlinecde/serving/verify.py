@@ -43,12 +43,12 @@ class Verified:
     def __str__(self) -> str:
         if not self.compared and not self.missing:
             return "compared with the offline model: nothing, for no row was sent"
-        told = ", ".join(f"{many} {kind}" for kind, many in self.compared.items())
+        content = ", ".join(f"{count} {kind}" for kind, count in self.compared.items())
         why = f"{self.missing} rows missing" if self.missing else self.worst
-        held = "holds" if self.holds else f"FAILS ({why})"
+        kept = "holds" if self.holds else f"FAILS ({why})"
         return (
-            f"compared with the offline model: {told}; largest difference {self.largest:.1e} of the largest "
-            f"output (at most {self.tolerance:g}): {held}"
+            f"compared with the offline model: {content}; largest difference {self.largest:.1e} of the largest "
+            f"output (at most {self.tolerance:g}): {kept}"
         )
 
 
@@ -66,14 +66,14 @@ class Questions:
         """Ask at a time between the newest row sent and the next."""
         under_way = list(latest)
         for stream in self._random.permutation(under_way)[: self._each].tolist():
-            many = int(self._series.rows[stream])
-            later = self._series.times[stream, :many].double().numpy()
+            count = int(self._series.rows[stream])
+            later = self._series.times[stream, :count].double().numpy()
             following = later[later > latest[stream]]
             end = float(following[0]) if len(following) else latest[stream] + 1.0
             at = latest[stream] + float(self._random.random()) * (end - latest[stream])
             name = quote(f"{self._prefix}{self._series.streams[stream]}", safe="")
-            told = self._server.ask("GET", f"/v1/streams/{name}/prediction", params={"at": at})
-            self.answered.add(stream, at, told["outputs"])
+            content = self._server.ask("GET", f"/v1/streams/{name}/prediction", params={"at": at})
+            self.answered.add(stream, at, content["outputs"])
 
 
 def verify(
@@ -91,8 +91,8 @@ def verify(
         rows = model(model.prepare(series)).double().numpy()
     compare = _Comparison(float(np.abs(rows[~np.isnan(rows)]).max()), Verified(tolerance=tolerance))
     places = [_places(series, stream) for stream in range(len(series))]
-    told = done.answered
-    for stream, time, outputs in zip(told.streams, told.times, told.outputs, strict=True):
+    content = done.answered
+    for stream, time, outputs in zip(content.streams, content.times, content.outputs, strict=True):
         where = f"{series.streams[stream]} at {time}"
         compare("receipts", outputs, rows[stream, places[stream][time]], where)
     for stream in np.flatnonzero(~np.isnan(done.sent_until)).tolist():
@@ -115,16 +115,18 @@ class _Comparison:
     def __init__(self, largest: float, found: Verified) -> None:
         self.largest, self.found = largest, found
 
-    def __call__(self, kind: str, told: list[float] | None, true: np.ndarray, where: str) -> None:
+    def __call__(
+        self, kind: str, content: list[float] | None, true: np.ndarray, where: str
+    ) -> None:
         """One answer; None: there is none."""
-        if told is None:
+        if content is None:
             self.found.missing += 1
             return
-        gap = float(np.abs(np.array(told) - true).max()) / self.largest
+        gap = float(np.abs(np.array(content) - true).max()) / self.largest
         self.found.compared[kind] = self.found.compared.get(kind, 0) + 1
         if not gap <= self.found.largest:
             self.found.largest = gap
-            self.found.worst = f"{kind}, {where}: {told} for {true.tolist()}"
+            self.found.worst = f"{kind}, {where}: {content} for {true.tolist()}"
 
 
 def _compare_between(
@@ -143,8 +145,8 @@ def _compare_between(
 
 
 def _places(series: SeriesBatch, stream: int) -> dict[float, int]:
-    many = int(series.rows[stream])
-    return {float(t): row for row, t in enumerate(series.times[stream, :many].double())}
+    count = int(series.rows[stream])
+    return {float(t): row for row, t in enumerate(series.times[stream, :count].double())}
 
 
 def same_model(folder: str, server: Server) -> None:

@@ -17,11 +17,16 @@ from safetensors.torch import save as write_tensors
 from onlinecde.artifacts import load, read_manifest
 from onlinecde.controls import Measurability
 from onlinecde.models import NeuralCDE, OnlineModel, StreamState
+from onlinecde.models.base import MOVED
+from onlinecde.models.flat_settings import PLACES, flat_of
 from onlinecde.series import Schema, SeriesError
 from onlinecde.streaming.errors import StreamingError
 from onlinecde.streaming.events import Refusal
 from onlinecde.streaming.pipeline.integrate import Live
 from onlinecde.streaming.pipeline.validate import numbers_of
+
+USUAL: dict[tuple[str, str], Any] = {("field", "final"): "tanh", ("readout", "layers"): None}
+"""Settings that 0.1 did not have, as they were there"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,15 +153,9 @@ def named_model(
     """
     units = None
     if isinstance(model, OnlineModel):
-        tensors = {k: v.detach().cpu().clone().contiguous() for k, v in model.state_dict().items()}
-        weights = hashlib.sha256(write_tensors(tensors)).hexdigest()
-        config, kind = getattr(model, "config", {}), type(model).__name__
         loaded = model.eval()
     else:
-        manifest = read_manifest(model)
-        loaded = load(model)
-        weights, config, kind = manifest.sha256, manifest.config, manifest.model
-        units = manifest.units
+        loaded, units = load(model), read_manifest(model).units
     schema = loaded.schema or Schema(())
     if channels is None and schema.channels:
         channels = schema.channels
@@ -169,7 +168,37 @@ def named_model(
             "channels_bad",
         )
     schema = replace(schema, channels=names)
-    return ServedModel(loaded, names, units, _hash(kind, config, weights, names), schema)
+    config, weights = _content(loaded)
+    content_hash = _hash(type(loaded).__name__, config, weights, names)
+    return ServedModel(loaded, names, units, content_hash, schema)
+
+
+def _content(model: OnlineModel) -> tuple[dict[str, Any], str]:
+    """A model's settings and a digest of its weights, in the form of 0.1: stores know their model by them."""
+    config: dict[str, Any] = dict(getattr(model, "config", {}))
+    known = set(PLACES.values())
+    later = {
+        (part, name): setting
+        for part, settings in config.items()
+        if isinstance(settings, Mapping) and "class" not in settings
+        for name, setting in settings.items()
+        if (part, name) not in known
+    }
+    if later.items() <= USUAL.items():
+        config = flat_of(config)
+    tensors = {
+        _name_in_0_1(name): tensor.detach().cpu().clone().contiguous()
+        for name, tensor in model.state_dict().items()
+    }
+    return config, hashlib.sha256(write_tensors(tensors)).hexdigest()
+
+
+def _name_in_0_1(name: str) -> str:
+    """The name of a tensor in a file of 0.1."""
+    for before, now in sorted(MOVED.items(), key=lambda moved: -len(moved[1])):
+        if name.startswith(now):
+            return before + name[len(now) :]
+    return name
 
 
 def _hash(kind: str, config: dict[str, Any], weights: str, channels: Sequence[str]) -> str:

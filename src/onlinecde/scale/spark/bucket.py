@@ -41,8 +41,8 @@ class BucketStore(MemoryStore):
         self.adopt(model)
         self.closed: dict[int, bytes] = dict(enumerate(parcels, 1))
         self.opened: dict[int, Parcel] = {}
-        many = len(self.closed)
-        self.commit(Commit(1, 0.0, Totals(streams=many, next_stream=many + 1).text()))
+        count = len(self.closed)
+        self.commit(Commit(1, 0.0, Totals(streams=count, next_stream=count + 1).text()))
 
     def commit(self, commit: Commit) -> None:
         super().commit(commit)
@@ -146,7 +146,7 @@ class Bucket:
         origins: the wall clock at time 0 of streams that may be new. tick: the last one answered, by the
         wall clock; rows after it are kept, for answers between rows.
         """
-        store, found = self.store, {}
+        store, result = self.store, {}
         rows: dict[int, list[PackedRow]] = {}
         for number, when, _, *row in store.noted.rows:
             rows.setdefault(number, []).append((when, *row))
@@ -164,7 +164,7 @@ class Bucket:
                 since = min(since, answered)
             body = store.closed.get(stream.number)
             if body is not None and self.told[stream.number].next_floor >= since:
-                found[stream.name] = extended(body, stream, newest, rows[stream.number])
+                result[stream.name] = extended(body, stream, newest, rows[stream.number])
                 continue
-            found[stream.name] = pack(store, stream, newest, since)
-        return found
+            result[stream.name] = pack(store, stream, newest, since)
+        return result

@@ -48,7 +48,7 @@ def score(
     if together < 1:
         raise SparkError(f"together is {together}: give at least 1.")
     folder = os.path.abspath(os.fspath(model))  # noqa: PTH100
-    found = named_model(folder)
+    result = named_model(folder)
     columns = prepared(
         events,
         stream=stream,
@@ -57,10 +57,10 @@ def score(
         value=value,
         order=order,
         static=static,
-        features=found.model.static,
+        features=result.model.static,
     )
     side_by_side = columns.repartition("stream").sortWithinPartitions("stream")
-    work = partial(_scored, folder=folder, known=found.hash, horizon=horizon, together=together)
+    work = partial(_scored, folder=folder, known=result.hash, horizon=horizon, together=together)
     return side_by_side.mapInPandas(work, ANSWERS)
 
 
@@ -75,12 +75,12 @@ def _scored(
         waiting.append(frame)
         if sum(map(len, waiting)) < EVENTS_TOGETHER:
             continue
-        held = pd.concat(waiting, ignore_index=True)
+        kept = pd.concat(waiting, ignore_index=True)
         # The last stream may go on in the next frame.
-        changes = np.flatnonzero(_starts(held["stream"].to_numpy(object)))
+        changes = np.flatnonzero(_starts(kept["stream"].to_numpy(object)))
         cut = int(changes[-1])
-        yield from _answers(held.iloc[:cut], folder, known, horizon, together)
-        waiting = [held.iloc[cut:]]
+        yield from _answers(kept.iloc[:cut], folder, known, horizon, together)
+        waiting = [kept.iloc[cut:]]
     if waiting:
         yield from _answers(pd.concat(waiting, ignore_index=True), folder, known, horizon, together)
 
@@ -100,10 +100,10 @@ def _answers(
 
     if not len(events):
         return
-    found = model_here(folder, known)
-    model, channels = found.model, found.channels
+    result = model_here(folder, known)
+    model, channels = result.model, result.channels
     batch = as_batch(in_order(events))
-    checked = validate(batch, found.codes, {}, Limits.of(model, horizon))
+    checked = validate(batch, result.codes, {}, Limits.of(model, horizon))
     if checked.refusals:
         yield refused(batch, checked.refusals)
     fine = np.flatnonzero(checked.valid)
@@ -123,11 +123,11 @@ def _answers(
     by_length = np.argsort(lengths, kind="stable")
     for start in range(0, len(by_length), together):
         some = by_length[start : start + together]
-        yield from _block(found, batch, some, owner, begins, lengths, clock, values)
+        yield from _block(result, batch, some, owner, begins, lengths, clock, values)
 
 
 def _block(
-    found: ServedModel,
+    result: ServedModel,
     batch: Any,
     some: np.ndarray,
     owner: np.ndarray,
@@ -142,25 +142,25 @@ def _block(
     from onlinecde.series import SeriesBatch
     from onlinecde.solvers import SolverError
 
-    model = found.model
+    model = result.model
     spans = [slice(begins[one], begins[one] + lengths[one]) for one in some.tolist()]
     names = [batch.streams[owner[begins[one]]] for one in some.tolist()]
     try:
         static = None
         if model.static:
-            static = [_features(batch.static or {}, name, found) for name in names]
+            static = [_features(batch.static or {}, name, result) for name in names]
         series = SeriesBatch.from_arrays(
             [clock[span] for span in spans], [values[span] for span in spans], static, streams=names
         )
         with torch.no_grad():
-            said = model(series)
-            probabilities = model.readout.probabilities(said.double()).cpu().numpy()
-        outputs = said.double().cpu().numpy()
+            answers = model(series)
+            probabilities = model.readout.probabilities(answers.double()).cpu().numpy()
+        outputs = answers.double().cpu().numpy()
     except (ValueError, SolverError) as error:
         if len(some) > 1:
             for one in some:
                 yield from _block(
-                    found, batch, np.array([one]), owner, begins, lengths, clock, values
+                    result, batch, np.array([one]), owner, begins, lengths, clock, values
                 )
             return
         yield answer_frame(
@@ -188,7 +188,7 @@ def _features(static: Any, name: str, served: ServedModel) -> np.ndarray:
     given, wanted = static.get(name, ()), served.model.static
     if isinstance(given, Mapping):
         return served.schema.encode({key: [one] for key, one in given.items()}, [name])[0][0]
-    found = np.asarray(given, np.float64)
-    if found.shape != (wanted,) or not np.isfinite(found).all():
+    result = np.asarray(given, np.float64)
+    if result.shape != (wanted,) or not np.isfinite(result).all():
         raise ValueError(f"stream {name!r}: {served.schema.ask_static(wanted)}")
-    return found
+    return result

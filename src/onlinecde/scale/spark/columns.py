@@ -38,22 +38,22 @@ def prepared(
     """The columns of events under their own names and types; raises SparkError where one cannot be right."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    found = dict(events.dtypes)
+    result = dict(events.dtypes)
     wanted = {"stream": stream, "time": time, "channel": channel, "value": value, "id": id}
     wanted |= {"order": order, "clock": clock, "static": static}
     for role, name in wanted.items():
-        if name is not None and name not in found:
+        if name is not None and name not in result:
             raise SparkError(
-                f"the events have no column {name!r} for {role} (they have {', '.join(found)}): "
+                f"the events have no column {name!r} for {role} (they have {', '.join(result)}): "
                 f"give {role}=."
             )
 
     def told(role: str, kinds: tuple[str, ...], remedy: str) -> Column:
         name = wanted[role]
         assert name is not None
-        kind = found[name].split("(")[0]
+        kind = result[name].split("(")[0]
         if kind not in kinds:
-            raise SparkError(f"column {name!r} for {role} is {found[name]}: {remedy}")
+            raise SparkError(f"column {name!r} for {role} is {result[name]}: {remedy}")
         return F.col(f"`{name}`")
 
     cast = "cast it to string."
@@ -73,7 +73,7 @@ def prepared(
         taken.append(told("id", ("string",), cast).alias("id"))
     if order is not None:
         placed = told("order", (*_WHOLE, *_CLOCKS), "give whole numbers or timestamps.")
-        if found[order] in _CLOCKS:
+        if result[order] in _CLOCKS:
             placed = F.unix_micros(placed.cast("timestamp"))
         taken.append(placed.cast("bigint").alias("order"))
     if clock is not None:
@@ -81,7 +81,7 @@ def prepared(
         taken.append(
             (F.unix_micros(told("clock", ("timestamp",), "give a timestamp.")) / 1e6).alias("clock")
         )
-    if static is not None and found[static].startswith(("struct<", "map<string,")):
+    if static is not None and result[static].startswith(("struct<", "map<string,")):
         # As text, whatever the types of its fields are; null fields are left out.
         taken.append(F.to_json(F.col(f"`{static}`")).alias("static"))
     elif static is not None:
@@ -127,23 +127,23 @@ def answer_frame(
     """A pandas frame with the columns of `ANSWERS`; outputs and probabilities (row, output)."""
     import pandas as pd
 
-    many = len(stream)
+    count = len(stream)
 
     def texts(column: Any) -> Any:
-        filled = [None] * many if column is None else column
+        filled = [None] * count if column is None else column
         return pd.array([one if isinstance(one, str) else None for one in filled], dtype="str")
 
     def arrays(table: Any) -> Any:
-        return pd.Series([None] * many if table is None else list(table), dtype=object)
+        return pd.Series([None] * count if table is None else list(table), dtype=object)
 
     def numbers(column: Any, kind: str) -> Any:
-        return pd.array([None] * many if column is None else column, dtype=kind)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return pd.array([None] * count if column is None else column, dtype=kind)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     return pd.DataFrame(
         {
             "stream": texts(stream),
             "time": numbers(time, "Float64"),
-            "kind": texts([kind] * many),
+            "kind": texts([kind] * count),
             "outputs": arrays(outputs),
             "probabilities": arrays(probabilities),
             "revision": numbers(revision, "Int32"),

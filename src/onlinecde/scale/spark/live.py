@@ -118,10 +118,10 @@ def _transformed(events: DataFrame, plan: Plan, begin: Any) -> DataFrame:
 
 
 def _parcels(begin: DataFrame, buckets: int, pages: int) -> Any:
-    found = dict(begin.dtypes)
-    if found.get("stream") != "string" or found.get("parcel") != "binary":
+    result = dict(begin.dtypes)
+    if result.get("stream") != "string" or result.get("parcel") != "binary":
         raise SparkError(
-            f"begin has columns {', '.join(f'{n} {k}' for n, k in found.items())}: give stream string, "
+            f"begin has columns {', '.join(f'{n} {k}' for n, k in result.items())}: give stream string, "
             "parcel binary."
         )
     return placed(begin.select("stream", "parcel"), buckets, pages).groupBy("bucket")
@@ -156,7 +156,7 @@ def _opened(frames: Any) -> Any:
     from onlinecde.scale.spark.pages import read_page
 
     for frame in frames:
-        held: dict[str, bytes] = {}
+        kept: dict[str, bytes] = {}
         for body in frame["body"]:
-            held |= read_page(bytes(body))
-        yield pd.DataFrame({"stream": list(held), "parcel": list(held.values())})
+            kept |= read_page(bytes(body))
+        yield pd.DataFrame({"stream": list(kept), "parcel": list(kept.values())})

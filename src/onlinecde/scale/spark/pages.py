@@ -17,16 +17,16 @@ def read_page(body: bytes) -> dict[str, bytes]:
     >>> read_page(write_page([]))
     {}
     """
-    many = struct.unpack_from("<I", body)[0]
-    at, found = 4 + 4 * many, {}
-    for size in struct.unpack_from(f"<{many}I", body, 4):
+    count = struct.unpack_from("<I", body)[0]
+    at, result = 4 + 4 * count, {}
+    for size in struct.unpack_from(f"<{count}I", body, 4):
         parcel = body[at : at + size]
-        found[stream_name(parcel)] = parcel
+        result[stream_name(parcel)] = parcel
         at += size
-    return found
+    return result
 
 
 def write_page(parcels: Iterable[bytes]) -> bytes:
     """Parcels as one page."""
-    held = list(parcels)
-    return struct.pack(f"<{1 + len(held)}I", len(held), *map(len, held)) + b"".join(held)
+    kept = list(parcels)
+    return struct.pack(f"<{1 + len(kept)}I", len(kept), *map(len, kept)) + b"".join(kept)

@@ -34,8 +34,8 @@ class Plan:
     @property
     def layout(self) -> dict[str, object]:
         """What states in a checkpoint are bound to."""
-        told = asdict(self)
-        return {name: told[name] for name in ("model_hash", "buckets", "pages", "every", "rate")}
+        content = asdict(self)
+        return {name: content[name] for name in ("model_hash", "buckets", "pages", "every", "rate")}
 
     def check(self) -> None:
         """Raise SparkError for settings that no job can have."""
@@ -43,9 +43,9 @@ class Plan:
             if getattr(self, name) < 1:
                 raise SparkError(f"{name} is {getattr(self, name)}: give at least 1.")
         for name in ("every", "rate", "silent_after", "forget_after"):
-            told = getattr(self, name)
-            if told is not None and not told > 0:
-                raise SparkError(f"{name} is {told}: give a positive number.")
+            content = getattr(self, name)
+            if content is not None and not content > 0:
+                raise SparkError(f"{name} is {content}: give a positive number.")
 
 
 def manifest_folder(folder: str) -> Path:
@@ -70,15 +70,15 @@ def model_here(folder: str, model_hash: str) -> ServedModel:
     torch.set_num_threads(1)
     where = f"on worker {socket.gethostname()}, model folder {folder}"
     try:
-        found = named_model(manifest_folder(folder))
+        result = named_model(manifest_folder(folder))
     except ValueError as error:
         raise SparkError(
             f"{where}: {error} Put the folder where every worker sees it, or send it with "
             "spark.sparkContext.addFile(folder, recursive=True)."
         ) from error
-    if found.hash != model_hash:
+    if result.hash != model_hash:
         raise SparkError(
-            f"{where}: it holds model {found.hash[:12]}, the job was started with {model_hash[:12]}: "
+            f"{where}: it holds model {result.hash[:12]}, the job was started with {model_hash[:12]}: "
             "give every worker the same folder, and a new model a new folder."
         )
-    return found
+    return result

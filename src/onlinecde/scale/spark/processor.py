@@ -50,9 +50,9 @@ class BucketProcessor:
         newest = due(timerValues.getCurrentWatermarkInMs() / 1e3, self._step)
         parcels = [one for _, (body,) in self.pages.iterator() for one in read_page(body).values()]
         bucket = Bucket(self._served(), self.plan, parcels)
-        found = answers_between(bucket, about["tick"], newest)
-        if found is not None:
-            yield found
+        result = answers_between(bucket, about["tick"], newest)
+        if result is not None:
+            yield result
         about["tick"], about["waiting"] = newest, False
         if still_heard(bucket, newest + 1):
             self._wait(about, newest + 1)
@@ -62,15 +62,15 @@ class BucketProcessor:
         """Streams that were followed elsewhere."""
         about, served = self._about(), self._served()
         codec = Bucket(served, self.plan, []).state.codec
-        held: dict[int, dict[str, bytes]] = {}
+        kept: dict[int, dict[str, bytes]] = {}
         for number, body in zip(initialState["page"], initialState["parcel"], strict=True):
             parcel = unpack(bytes(body))
-            told = parcel.outline
-            codec.decode([told.state.body, *(state for _, state in parcel.checkpoints)])
-            check_reach(told, self.plan.lateness)
-            page = held.setdefault(int(number), self._page(int(number)))
-            page[told.stream.name] = bytes(body)
-        for number, page in held.items():
+            content = parcel.outline
+            codec.decode([content.state.body, *(state for _, state in parcel.checkpoints)])
+            check_reach(content, self.plan.lateness)
+            page = kept.setdefault(int(number), self._page(int(number)))
+            page[content.stream.name] = bytes(body)
+        for number, page in kept.items():
             self.pages.updateValue((number,), (write_page(page.values()),))
         if self.plan.every is not None and not about["waiting"]:
             self._wait(
@@ -85,22 +85,22 @@ class BucketProcessor:
         batch = as_batch(events)
         page_of = pages_of(events, batch)
         numbers = sorted(set(page_of.values()))
-        held = self._pages(numbers)
-        self._forget(held, page_of, watermark)
-        known = [held[page][name] for name, page in page_of.items() if name in held[page]]
+        kept = self._pages(numbers)
+        self._forget(kept, page_of, watermark)
+        known = [kept[page][name] for name, page in page_of.items() if name in kept[page]]
         bucket = Bucket(self._served(), self.plan, known)
         receipts = bucket.apply(batch, time.time())
-        found = bucket.answers()
-        if found is not None:
-            yield found
+        result = bucket.answers()
+        if result is not None:
+            yield result
         if receipts.refusals:
             yield refused(batch, receipts.refusals)
         tick = None if about["tick"] is None else about["tick"] * self._step
         for name, parcel in bucket.packed(origins_of(events, batch, self.plan.rate), tick).items():
-            held[page_of[name]][name] = parcel
+            kept[page_of[name]][name] = parcel
         for number in numbers:
-            if held[number]:
-                self.pages.updateValue((number,), (write_page(held[number].values()),))
+            if kept[number]:
+                self.pages.updateValue((number,), (write_page(kept[number].values()),))
         if self.plan.every is not None and not about["waiting"]:
             self._wait(about, due(max(watermark, 0.0), self._step) + 1)
         self._note(about)
@@ -116,15 +116,15 @@ class BucketProcessor:
 
     def _about(self) -> dict[str, Any]:
         """What is known of the bucket; SparkError where its states are another job's."""
-        found = self.about.get()
-        if found is None:
+        result = self.about.get()
+        if result is None:
             return {**self.plan.layout, "tick": None, "waiting": False}
-        about = json.loads(found[0])
+        about = json.loads(result[0])
         for name, now in self.plan.layout.items():
             if about[name] != now:
-                told = {"model_hash": "the model"}.get(name, name)
+                content = {"model_hash": "the model"}.get(name, name)
                 raise SparkError(
-                    f"the checkpoint's states belong to another job: {told} was {str(about[name])[:12]}, "
+                    f"the checkpoint's states belong to another job: {content} was {str(about[name])[:12]}, "
                     f"now it is {str(now)[:12]}. Start with what it was, or with a new checkpointLocation."
                 )
         return about
@@ -140,29 +140,29 @@ class BucketProcessor:
         """Parcels by page and stream; where most pages are wanted, in as few messages as may be."""
         if 2 * len(numbers) <= self.plan.pages:
             return {number: self._page(number) for number in numbers}
-        found: dict[int, dict[str, bytes]] = {number: {} for number in numbers}
+        result: dict[int, dict[str, bytes]] = {number: {} for number in numbers}
         for (number,), (body,) in self.pages.iterator():
-            if number in found:
-                found[number] = read_page(bytes(body))
-        return found
+            if number in result:
+                result[number] = read_page(bytes(body))
+        return result
 
     def _page(self, number: int) -> dict[str, bytes]:
-        found = self.pages.getValue((number,))
-        return {} if found is None else read_page(bytes(found[0]))
+        result = self.pages.getValue((number,))
+        return {} if result is None else read_page(bytes(result[0]))
 
     def _forget(
-        self, held: dict[int, dict[str, bytes]], heard: dict[str, int], watermark: float
+        self, kept: dict[int, dict[str, bytes]], heard: dict[str, int], watermark: float
     ) -> None:
         """Drop streams that ended long before the watermark and have no event in this micro-batch."""
         if self.plan.forget_after is None:
             return
-        for page in held.values():
+        for page in kept.values():
             for name, body in list(page.items()):
-                told = outline(body)
-                if name in heard or told.stream.origin is None:
+                content = outline(body)
+                if name in heard or content.stream.origin is None:
                     continue
-                now = (watermark - told.stream.origin) * self.plan.rate
-                if now > told.state.time + self.plan.forget_after:
+                now = (watermark - content.stream.origin) * self.plan.rate
+                if now > content.state.time + self.plan.forget_after:
                     del page[name]
 
 
@@ -219,8 +219,8 @@ def pages_of(events: Any, batch: EventBatch) -> dict[str, int]:
     """The page of each stream."""
     assert batch.of is not None
     pages = events["page"].to_numpy()[_firsts(batch.of)].tolist()
-    told = zip(batch.streams, pages, strict=True)
-    return {name: page for name, page in told if name is not None}
+    content = zip(batch.streams, pages, strict=True)
+    return {name: page for name, page in content if name is not None}
 
 
 def origins_of(events: Any, batch: EventBatch, rate: float) -> dict[str, float]:
@@ -231,8 +231,8 @@ def origins_of(events: Any, batch: EventBatch, rate: float) -> dict[str, float]:
     began = events["clock"].to_numpy(np.float64, na_value=np.nan) - np.asarray(batch.times) / rate
     sound = np.flatnonzero(np.isfinite(began))
     owner, place = np.unique(batch.of[sound], return_index=True)
-    told = zip(owner.tolist(), began[sound[place]].tolist(), strict=True)
-    return {str(batch.streams[stream]): origin for stream, origin in told}
+    content = zip(owner.tolist(), began[sound[place]].tolist(), strict=True)
+    return {str(batch.streams[stream]): origin for stream, origin in content}
 
 
 def _firsts(of: np.ndarray) -> np.ndarray:

@@ -64,26 +64,26 @@ class MemoryStore:
             self._numbers[one[1]] = one[0]
         for row in commit.rows:
             number, time = row[0], row[1]
-            held = self._rows.get(number)
-            if held is None:
-                held = self._rows[number] = {}
+            kept = self._rows.get(number)
+            if kept is None:
+                kept = self._rows[number] = {}
                 self._times[number] = []
-            if time not in held:
+            if time not in kept:
                 times = self._times[number]
                 if not times or time > times[-1]:
                     times.append(time)
                 else:
                     insort(times, time)
-            held[time] = row
+            kept[time] = row
         for state in commit.states:
             self._states[state[0]] = state
         for number, time in commit.cuts:
-            held = self._checkpoints.get(number, [])
-            self._checkpoints[number] = [one for one in held if one[1] < time]
+            kept = self._checkpoints.get(number, [])
+            self._checkpoints[number] = [one for one in kept if one[1] < time]
         for one in commit.checkpoints:
-            held = self._checkpoints.setdefault(one[0], [])
-            held[:] = [other for other in held if other[1] != one[1]]
-            insort(held, one, key=_time)
+            kept = self._checkpoints.setdefault(one[0], [])
+            kept[:] = [other for other in kept if other[1] != one[1]]
+            insort(kept, one, key=_time)
         for one in commit.revised:
             self._revised.setdefault(one[0], []).append(one)
         if commit.refused:
@@ -131,9 +131,9 @@ class MemoryStore:
         return {one: self._received[one] for one in sequences if one in self._received}
 
     def checkpoint(self, stream: int, before: float) -> CheckpointRecord | None:
-        held = self._checkpoints.get(stream, [])
-        place = bisect_left(held, before, key=_time)
-        return CheckpointRecord(*held[place - 1]) if place else None
+        kept = self._checkpoints.get(stream, [])
+        place = bisect_left(kept, before, key=_time)
+        return CheckpointRecord(*kept[place - 1]) if place else None
 
     def revised(self, stream: int) -> list[RevisedRecord]:
         return [RevisedRecord(*one) for one in self._revised.get(stream, ())]
@@ -173,8 +173,8 @@ class MemoryStore:
             )
             for time in old:
                 del self._rows[number][time]
-            held = self._checkpoints[number]
-            self._checkpoints[number] = [one for one in held if one[1] >= floor.time]
+            kept = self._checkpoints[number]
+            self._checkpoints[number] = [one for one in kept if one[1] >= floor.time]
             revised = self._revised.get(number, [])
             self._revised[number] = [one for one in revised if one[1] > floor.time]
             gone += len(old)
@@ -183,8 +183,8 @@ class MemoryStore:
 
     def forget(self, stream: int, totals: str) -> None:
         del self._numbers[self._streams.pop(stream)[1]]
-        for held in (self._rows, self._times, self._states, self._checkpoints, self._revised):
-            held.pop(stream, None)
+        for kept in (self._rows, self._times, self._states, self._checkpoints, self._revised):
+            kept.pop(stream, None)
         self._alarms = {n: alarm for n, alarm in self._alarms.items() if alarm.stream != stream}
         self._totals = totals
 
@@ -197,5 +197,5 @@ def _time(record: tuple) -> float:
     return record[1]
 
 
-def _chosen(held: dict, numbers: Sequence[int] | None) -> list:
-    return [held[n] for n in sorted(held if numbers is None else set(numbers) & held.keys())]
+def _chosen(kept: dict, numbers: Sequence[int] | None) -> list:
+    return [kept[n] for n in sorted(kept if numbers is None else set(numbers) & kept.keys())]

@@ -107,10 +107,10 @@ class PostgresStore:
                 raise StoreError(
                     f"{self.address} has tables of something else: give another schema."
                 )
-            (found,) = db.execute("SELECT schema FROM meta").fetchone() or (None,)
-            if found != SCHEMA:
+            (result,) = db.execute("SELECT schema FROM meta").fetchone() or (None,)
+            if result != SCHEMA:
                 raise StoreError(
-                    f"{self.address} has schema {found}, this onlinecde reads {SCHEMA}: use the "
+                    f"{self.address} has schema {result}, this onlinecde reads {SCHEMA}: use the "
                     "onlinecde that wrote it."
                 )
             db.execute("UPDATE meta SET writer = %s", (writer,))
@@ -125,9 +125,9 @@ class PostgresStore:
     def head(self) -> StoreHead:
         # By the writer, who holds the lock: no commit of an earlier connection is still under way.
         with self._at.writing() as db:
-            found = db.execute("SELECT model, sequence, totals FROM meta").fetchone()
-            assert found is not None
-            return StoreHead(*found)
+            result = db.execute("SELECT model, sequence, totals FROM meta").fetchone()
+            assert result is not None
+            return StoreHead(*result)
 
     def adopt(self, model: str) -> None:
         with self._transaction() as db:
@@ -186,8 +186,8 @@ class PostgresStore:
 
     def find(self, names: Sequence[str]) -> list[StreamRecord | None]:
         sql = f"SELECT {FIELDS['streams']} FROM streams WHERE name = ANY(%s)"
-        found = {one[1]: StreamRecord(*one) for one in self._at.read(sql, [Texts.of(names)])}
-        return [found.get(name) for name in names]
+        result = {one[1]: StreamRecord(*one) for one in self._at.read(sql, [Texts.of(names)])}
+        return [result.get(name) for name in names]
 
     def streams(self, numbers: Sequence[int] | None = None) -> list[StreamRecord]:
         return [StreamRecord(*one) for one in self._chosen("streams", "number", numbers)]
@@ -218,10 +218,10 @@ class PostgresStore:
             "ORDER BY time "
         )
         if newest is None:
-            found = self._at.read(sql, (stream, since, until))
+            result = self._at.read(sql, (stream, since, until))
         else:
-            found = self._at.read(sql + "DESC LIMIT %s", (stream, since, until, newest))[::-1]
-        return [RowRecord(*one) for one in found]
+            result = self._at.read(sql + "DESC LIMIT %s", (stream, since, until, newest))[::-1]
+        return [RowRecord(*one) for one in result]
 
     def received(self, sequences: Sequence[int]) -> dict[int, float]:
         sql = "SELECT sequence, received FROM commits WHERE sequence = ANY(%s)"
@@ -232,8 +232,8 @@ class PostgresStore:
             f"SELECT {FIELDS['checkpoints']} FROM checkpoints WHERE stream = %s AND time < %s "
             "ORDER BY time DESC LIMIT 1"
         )
-        found = self._at.read(sql, (stream, before))
-        return CheckpointRecord(*found[0]) if found else None
+        result = self._at.read(sql, (stream, before))
+        return CheckpointRecord(*result[0]) if result else None
 
     def revised(self, stream: int) -> list[RevisedRecord]:
         sql = f"SELECT {FIELDS['revised']} FROM revised WHERE stream = %s ORDER BY number"
@@ -263,8 +263,8 @@ class PostgresStore:
                 (at, by, number),
             )
         sql = f"SELECT {FIELDS['alarms']} FROM alarms WHERE number = %s"
-        found = self._at.read(sql, (number,))
-        return Alarm(*found[0]) if found else None
+        result = self._at.read(sql, (number,))
+        return Alarm(*result[0]) if result else None
 
     def pruned(self) -> bool:
         return self._at.read("SELECT pruned FROM meta")[0][0]

@@ -56,15 +56,15 @@ class Address:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", chosen):
             raise StoreError(f"schema is {chosen!r}: give small letters, digits and _, at most 63.")
         try:
-            told = psycopg.conninfo.conninfo_to_dict(f"{head}?{rest}" if rest else head)
+            content = psycopg.conninfo.conninfo_to_dict(f"{head}?{rest}" if rest else head)
         except psycopg.Error as error:
             raise StoreError(f"the store's URL cannot be read: {str(error).strip()}.") from error
-        return cls(told, chosen)
+        return cls(content, chosen)
 
     def __str__(self) -> str:
         """For people: without user and password."""
-        told = self.options
-        place = f"{told.get('host', '')}:{told.get('port', 5432)}/{told.get('dbname', '')}"
+        content = self.options
+        place = f"{content.get('host', '')}:{content.get('port', 5432)}/{content.get('dbname', '')}"
         return f"PostgreSQL {place} schema {self.schema}"
 
     @property
@@ -219,8 +219,8 @@ class Connections:
 
     def check(self, connection: Connection) -> None:
         """Refuse where another engine has taken the store over."""
-        found = connection.execute("SELECT writer FROM meta").fetchone()
-        if found is None or found[0] != self.name:
+        result = connection.execute("SELECT writer FROM meta").fetchone()
+        if result is None or result[0] != self.name:
             raise StoreError(
                 f"{self.address} was taken over by another engine while this one had lost it: what this "
                 "one holds in memory is old. Stop it, or start it again."
@@ -235,16 +235,16 @@ class Connections:
             if self._writer is not None and self._writer.closed:
                 self._drop()
             state = error.sqlstate
-            said = str(error).strip().splitlines() or [type(error).__name__]
-            told = f"{self.address}: {said[0]}"
+            outputs = str(error).strip().splitlines() or [type(error).__name__]
+            content = f"{self.address}: {outputs[0]}"
             lost = isinstance(error, self._psycopg.OperationalError | self._psycopg.InterfaceError)
             if state == _FULL:
-                raise StoreFull(f"{told}: make room, then send the events again.") from error
+                raise StoreFull(f"{content}: make room, then send the events again.") from error
             if _BUSY.match(state) if state else lost:
                 raise StoreBusy(
-                    f"{told}: it is busy or cannot be reached; try again later."
+                    f"{content}: it is busy or cannot be reached; try again later."
                 ) from error
-            raise StoreError(f"{told}.") from error
+            raise StoreError(f"{content}.") from error
 
     def _drop(self) -> None:
         writer, pool = self._writer, self._pool

@@ -96,8 +96,8 @@ class SQLiteStore:
         run("PRAGMA cache_size = -65536")
         run("PRAGMA foreign_keys = OFF")
         with self._transaction():
-            found = run("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            if not found:
+            result = run("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if not result:
                 for statement in SQLITE_TABLES.split(";\n"):
                     run(statement)
                 run("INSERT INTO meta (one, schema, sequence) VALUES (1, ?, 0)", (SCHEMA,))
@@ -120,14 +120,14 @@ class SQLiteStore:
             yield
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            told = f"{self.file}: {error}"
+            content = f"{self.file}: {error}"
             if code == sqlite3.SQLITE_FULL:
-                raise StoreFull(f"{told}: make room, then send the events again.") from error
+                raise StoreFull(f"{content}: make room, then send the events again.") from error
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise StoreBusy(f"{told}: another process holds it; try again later.") from error
+                raise StoreBusy(f"{content}: another process holds it; try again later.") from error
             if code in _REMEDIES:
-                raise StoreError(f"{told}: {_REMEDIES[code]}") from error
-            raise StoreError(f"{told}.") from error
+                raise StoreError(f"{content}: {_REMEDIES[code]}") from error
+            raise StoreError(f"{content}.") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -176,7 +176,7 @@ class SQLiteStore:
             self._db.execute("UPDATE meta SET model = ?", (model,))
 
     def _apply(self, commit: Commit) -> None:
-        many, sequence = self._db.executemany, commit.sequence
+        count, sequence = self._db.executemany, commit.sequence
         done = self._db.execute(
             "UPDATE meta SET sequence = ?, totals = ? WHERE sequence = ?",
             (sequence, commit.totals, sequence - 1),
@@ -186,20 +186,20 @@ class SQLiteStore:
                 f"{self.file}: commit {sequence} does not follow the last: another engine has written "
                 "to this store."
             )
-        many("INSERT INTO commits VALUES (?, ?)", [(sequence, commit.received)])
-        many("INSERT INTO streams VALUES (?, ?, ?, ?)", commit.opened)
-        many(
+        count("INSERT INTO commits VALUES (?, ?)", [(sequence, commit.received)])
+        count("INSERT INTO streams VALUES (?, ?, ?, ?)", commit.opened)
+        count(
             "INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (stream, time) DO UPDATE SET "
             "sequence = excluded.sequence, events = excluded.events, more = excluded.more, "
             "outputs = excluded.outputs",
             commit.rows,
         )
-        many(f"INSERT OR REPLACE INTO states VALUES ({_places(StateRecord)})", commit.states)
-        many("DELETE FROM checkpoints WHERE stream = ? AND time >= ?", commit.cuts)
-        many("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", commit.checkpoints)
-        many("INSERT INTO revised VALUES (?, ?, ?, ?)", commit.revised)
+        count(f"INSERT OR REPLACE INTO states VALUES ({_places(StateRecord)})", commit.states)
+        count("DELETE FROM checkpoints WHERE stream = ? AND time >= ?", commit.cuts)
+        count("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", commit.checkpoints)
+        count("INSERT INTO revised VALUES (?, ?, ?, ?)", commit.revised)
         if commit.refused:
-            many(
+            count(
                 "INSERT INTO refused (sequence, stream, time, channel, value, code) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
                 [(sequence, *one) for one in commit.refused],
@@ -208,12 +208,12 @@ class SQLiteStore:
                 "DELETE FROM refused WHERE number <= (SELECT max(number) FROM refused) - ?",
                 (KEPT_REFUSALS,),
             )
-        many(f"INSERT INTO alarms VALUES ({_places(Alarm)})", commit.alarms)
+        count(f"INSERT INTO alarms VALUES ({_places(Alarm)})", commit.alarms)
 
     def find(self, names: Sequence[str]) -> list[StreamRecord | None]:
         sql = "SELECT number, name, static, origin FROM streams WHERE name = ?"
-        found = [self._read(sql, (name,)) for name in names]
-        return [StreamRecord(*one[0]) if one else None for one in found]
+        result = [self._read(sql, (name,)) for name in names]
+        return [StreamRecord(*one[0]) if one else None for one in result]
 
     def streams(self, numbers: Sequence[int] | None = None) -> list[StreamRecord]:
         sql = "SELECT number, name, static, origin FROM streams"
@@ -227,11 +227,11 @@ class SQLiteStore:
     def _chosen(self, sql: str, key: str, numbers: Sequence[int] | None) -> list[tuple]:
         if numbers is None:
             return self._read(f"{sql} ORDER BY {key}")
-        found = []
+        result = []
         for start in range(0, len(numbers), 500):
             some = [int(n) for n in numbers[start : start + 500]]
-            found += self._read(f"{sql} WHERE {key} IN ({','.join('?' * len(some))})", some)
-        return sorted(found)
+            result += self._read(f"{sql} WHERE {key} IN ({','.join('?' * len(some))})", some)
+        return sorted(result)
 
     def newest(self, most: int) -> list[int]:
         sql = "SELECT stream FROM states ORDER BY received DESC, stream LIMIT ?"
@@ -247,10 +247,10 @@ class SQLiteStore:
     ) -> list[RowRecord]:
         sql = "SELECT * FROM rows WHERE stream = ? AND time >= ? AND time <= ? ORDER BY time "
         if newest is None:
-            found = self._read(sql, (stream, since, until))
+            result = self._read(sql, (stream, since, until))
         else:
-            found = self._read(sql + "DESC LIMIT ?", (stream, since, until, newest))[::-1]
-        return [RowRecord(*one) for one in found]
+            result = self._read(sql + "DESC LIMIT ?", (stream, since, until, newest))[::-1]
+        return [RowRecord(*one) for one in result]
 
     def received(self, sequences: Sequence[int]) -> dict[int, float]:
         sql = "SELECT sequence, received FROM commits"
@@ -258,12 +258,12 @@ class SQLiteStore:
 
     def checkpoint(self, stream: int, before: float) -> CheckpointRecord | None:
         sql = "SELECT * FROM checkpoints WHERE stream = ? AND time < ? ORDER BY time DESC LIMIT 1"
-        found = self._read(sql, (stream, before))
-        return CheckpointRecord(*found[0]) if found else None
+        result = self._read(sql, (stream, before))
+        return CheckpointRecord(*result[0]) if result else None
 
     def revised(self, stream: int) -> list[RevisedRecord]:
-        found = self._read("SELECT * FROM revised WHERE stream = ? ORDER BY rowid", (stream,))
-        return [RevisedRecord(*one) for one in found]
+        result = self._read("SELECT * FROM revised WHERE stream = ? ORDER BY rowid", (stream,))
+        return [RevisedRecord(*one) for one in result]
 
     def refused(self, most: int = 1000) -> list[RefusedRecord]:
         sql = "SELECT stream, time, channel, value, code FROM refused ORDER BY number DESC LIMIT ?"
@@ -287,8 +287,8 @@ class SQLiteStore:
                 'UPDATE alarms SET acknowledged = ?, "by" = ? WHERE number = ? AND acknowledged IS NULL',
                 (at, by, number),
             )
-        found = self._read("SELECT * FROM alarms WHERE number = ?", (number,))
-        return Alarm(*found[0]) if found else None
+        result = self._read("SELECT * FROM alarms WHERE number = ?", (number,))
+        return Alarm(*result[0]) if result else None
 
     def pruned(self) -> bool:
         return bool(self._read("SELECT pruned FROM meta")[0][0])
