@@ -172,52 +172,11 @@ void multiply(float* d, const u32* a, u32 b0, u32 b1) {
   warp_meet();
 }
 
-// Products of a warpgroup: each warp's rows by themselves, done at once.
-void wide(float* d, int columns, const u32* a, const half_t* b, int across, bool by_rows, bool add) {
-  if (((unsigned char*)b - memories[now->block]) % 128) fail("a matrix that is not aligned");
-  memcpy(lanes().words[lane()], a, 16);
-  warp_meet();
-  for (int i = 0; i < columns / 2; i++) {
-    int row = (lane() >> 2) + (i >> 1 & 1) * 8, column = 8 * (i >> 2) + 2 * (lane() & 3) + (i & 1);
-    float sum = 0.f;
-    for (int k = 0; k < 16; k++) {
-      u32 left = lanes().words[(row & 7) * 4 + (k & 7) / 2][(row >> 3) + 2 * (k >> 3)];
-      int r = by_rows ? column : k, c = by_rows ? k : column;
-      const half_t* right = b + ((r >> 3) * across + (c >> 3)) * 64 + (r & 7) * 8 + (c & 7);
-      sum += half_at(left, k) * number_of(*right);
-    }
-    d[i] = add ? d[i] + sum : sum;
-  }
-  warp_meet();
-}
-
-template <int N>
-void multiply_rows(float* d, const u32* a, const half_t* b, int across, int add) { wide(d, N, a, b, across, true, add); }
-template <int N>
-void multiply_columns(float* d, const u32* a, const half_t* b, int across) { wide(d, N, a, b, across, false, true); }
-template <int N>
-void multiply_shared(float* d, const half_t* a, const half_t* b, int across, int add) {
-  u32 left[4];
-  int g = lane() >> 2, t = lane() & 3, warp = now->thread >> 5 & 3;
-  for (int i = 0; i < 4; i++) {
-    int row = 16 * warp + g + (i & 1) * 8;
-    left[i] = *(const u32*)(a + ((row >> 3) * across + (i >> 1)) * 64 + (row & 7) * 8 + 2 * t);
-  }
-  wide(d, N, left, b, across, true, add);
-}
-void next_may_begin() {}
-void wait_for_previous() {}
-void products_begin() {}
-void products_mark() {}
-void products_end() {}
-
 u32 pack(float low, float high) { return bits_of(low) | (u32)bits_of(high) << 16; }
 u32 times(u32 a, u32 b) { return pack(half_at(a, 0) * half_at(b, 0), half_at(a, 1) * half_at(b, 1)); }
 float low_of(u32 both) { return half_at(both, 0); }
 float high_of(u32 both) { return half_at(both, 1); }
 float fast_tanh(float x) { return std::tanh(x); }
-float two_to(float x) { return std::exp2(x); }
-float reciprocal(float x) { return 1.f / x; }
 
 const float zeros[4] = {0, 0, 0, 0};
 
@@ -273,13 +232,6 @@ u32 place_in(const void* p, u32 rank) { return rank << 24 | (u32)((unsigned char
 void send(u32 to, uint4 words, u32 gate) {
   if (to % 16) fail("a message to an address that is not aligned");
   messages.push_back({memories[to >> 24] + (to & 0xFFFFFF), words, (u64*)(memories[gate >> 24] + (gate & 0xFFFFFF))});
-  progress++;
-}
-
-void bring(void* to, const void* from, int bytes, u64* gate) {
-  if ((u64)to % 16 || (u64)from % 16 || bytes % 16) fail("a copy that is not of whole lines");
-  for (int at = 0; at < bytes; at += 16)
-    messages.push_back({(unsigned char*)to + at, *(const uint4*)((const char*)from + at), gate});
   progress++;
 }
 

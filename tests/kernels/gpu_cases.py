@@ -307,7 +307,7 @@ def float32_errors(case: Case, device: str, seed: int) -> dict[str, float]:
     }
 
 
-def errors(case: Case, device: str, seed: int, capture: bool = False) -> dict[str, float]:
+def errors(case: Case, device: str, seed: int) -> dict[str, float]:
     """Relative errors (L2) of z and of every gradient against float64."""
     laid, own_field, z0 = made(case, device, seed)
     inputs = {"z0": z0, "slopes": laid.slopes, "time": laid.time, "drive": laid.drive}
@@ -333,7 +333,7 @@ def errors(case: Case, device: str, seed: int, capture: bool = False) -> dict[st
     shape = replace(gpu.shape_for(packed, legs, case.alone), **case.shape)
     method = gpu.pack_table(table.a, table.b, table.c, torch.device(device))
     split = case.precision == "highest"
-    how = {"split": split, "shape": shape, "every": case.every, "capture": capture}
+    how = {"split": split, "shape": shape, "every": case.every}
     with _unwritten_is_nan():
         quiet, _ = gpu.forward(packed, legs, z0, method, save=False, **how)
         z, tapes = gpu.forward(packed, legs, z0, method, save=True, **how)

@@ -12,9 +12,8 @@ from torch import Tensor
 from onlinecde.kernels.gpu.assembler import right_ptxas
 from onlinecde.kernels.gpu.drive_gradients import drive_gradients
 from onlinecde.kernels.gpu.forward_sweep import forward_kernel
-from onlinecde.kernels.gpu.hopper import clusters, stage_by_stage, stage_plan
+from onlinecde.kernels.gpu.hopper import clusters
 from onlinecde.kernels.gpu.hopper.clusters import Clusters, FieldSizes
-from onlinecde.kernels.gpu.hopper.stage_plan import Stages
 from onlinecde.kernels.gpu.launching import (
     ALONE_UP_TO,
     Shape,
@@ -62,29 +61,25 @@ def forward(
     moves: Moves | None = None,
     path_gradients: bool = False,
     every: int = 1,
-    capture: bool = False,
 ) -> tuple[Tensor, list[Tape]]:
     """z at one of `every` so many knots (knot, stream, hidden) from z0 (stream, hidden), and tapes to `save`.
 
     `split` computes products to 22 bits, else to 11. `moves` are the path's move lists, if they
-    were made before. Where gradients of times or values will be asked for (`path_gradients`), clusters and stage
-    by stage leave the solve to the sweeps, which find them. What goes into a CUDA graph (`capture`) may be done
-    stage by stage, for there a launch costs next to nothing. More streams than the GPU has room for at once are
-    taken one lot after another, each with a tape of its own.
+    were made before. Where gradients of times or values will be asked for (`path_gradients`), clusters leave the
+    solve to the sweeps, which find them. More streams than the GPU has room for at once are taken one lot after
+    another, each with a tape of its own.
     """
     shape = shape or shape_for(field, legs, split=split)
     room = streams_at_once(field, legs, shape)
     if legs.streams <= room:
-        return _forward(
-            field, legs, z0, table, save, split, shape, moves, path_gradients, every, capture
-        )
+        return _forward(field, legs, z0, table, save, split, shape, moves, path_gradients, every)
     found: list[Tensor] = []
     tapes: list[Tape] = []
     for first in range(0, legs.streams, room):
         some = slice(first, first + room)
         part = legs.some(first, first + room)
         knots, tape = _forward(
-            field, part, z0[some], table, save, split, shape, None, path_gradients, every, capture
+            field, part, z0[some], table, save, split, shape, None, path_gradients, every
         )
         found.append(knots)
         tapes += tape
@@ -102,17 +97,13 @@ def _forward(
     moves: Moves | None,
     path_gradients: bool,
     every: int,
-    capture: bool,
 ) -> tuple[Tensor, list[Tape]]:
     streams, device = legs.streams, z0.device
-    how = stages = None
+    how = None
     if not shape.alone and not path_gradients:
-        sizes = {"split": split, "save": save, "device": device}
-        how = clusters.plan(field, legs, table, **sizes)
-        stages = stage_plan.plan(field, legs, table, **sizes) if capture else None
-    # Clusters list their moves themselves; stage by stage everything moves.
-    listed = isinstance(how, Clusters) or isinstance(stages, Stages)
-    if moves is None and not (shape.alone or listed):
+        how = clusters.plan(field, legs, table, split=split, save=save, device=device)
+    # Clusters list their moves themselves.
+    if moves is None and not (shape.alone or isinstance(how, Clusters)):
         moves = plan_moves(legs, shape.entries)
     slots, room = legs.slots(table.stages)
     new, hidden, width = z0.new_empty, legs.row(field.hidden), legs.row(field.width)
@@ -129,11 +120,6 @@ def _forward(
         return knots, [tape]
     kept = (field, legs, table, shape, moves, slots, room, ys, before)
     number = legs.slopes.shape[0] * legs.steps * table.stages if save else 1
-    if isinstance(stages, Stages):
-        rows = stage_by_stage.room_for_rows(stages, number, streams, z0)
-        tape = Tape(*kept, rows, split, blocks=stage_by_stage.in_blocks(field, stages))
-        stage_by_stage.forward(tape, z0, knots, every, save=save)
-        return knots, [tape] if save else []
     bent = new(number, 2, streams, width, dtype=torch.float16)
     parts = new(room_for(legs, shape, 1, shape.dense.groups if shape.dense else 0), hidden)
     forward_kernel[grid_of(shape, streams)](
@@ -209,20 +195,19 @@ def _backward(
     field, legs, streams, new = tape.field, tape.legs, tape.legs.streams, g_knots.new_empty
     hidden, width = legs.row(field.hidden), legs.row(field.width)
     g_z0 = new(streams, field.hidden)
-    g_ks = new(tape.room, streams, tape.blocks.how.size("GS") if tape.blocks else hidden)
+    g_ks = new(tape.room, streams, hidden)
     g_most = new(streams)
     grads = new(tape.room, field.depth, streams, width)
     g_time = torch.zeros_like(legs.time) if want_time and legs.time is not None else None
     g_slopes = torch.zeros_like(legs.slopes) if want_slopes else None
     g_knots, room = g_knots.contiguous(), (g_z0, g_ks, g_most, grads)
-    if tape.features is None and not tape.blocks:
+    if tape.features is None:
         _sweep_back(tape, g_knots, every, *room, g_time, g_slopes)
     else:
-        # Gradients of times or values were announced to the forward, which then left the solve to the sweeps.
+        # Whoever wants gradients of times or values said so before the forward pass, which the sweeps then took.
         assert g_time is None
         assert g_slopes is None
-        reverse = stage_by_stage.reverse if tape.blocks else clusters.reverse
-        reverse(tape, g_knots, every, *room)
+        clusters.reverse(tape, g_knots, every, *room)
     g_drive = None
     if want_drive and legs.drive is not None:
         g_drive = drive_gradients(field, legs, tape.table, grads)

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from onlinecde.kernels.gpu.beside import Beside
-from onlinecde.kernels.gpu.hopper import clusters, stage_by_stage
+from onlinecde.kernels.gpu.hopper import clusters
 from onlinecde.kernels.gpu.hopper.clusters import Clusters
-from onlinecde.kernels.gpu.hopper.stage_by_stage import Blocks
 from onlinecde.kernels.gpu.launching import Shape, nodes_of, options, precision_of, sizes_of
 from onlinecde.kernels.gpu.packing import Legs, PackedField, Table, padded
 from onlinecde.kernels.gpu.plan import Moves
@@ -27,7 +26,7 @@ OUTER = 3
 
 @dataclass(frozen=True, eq=False)
 class Tape:
-    """What the backward sweep needs of a solve."""
+    """What the backward pass needs of a solve."""
 
     field: PackedField
     legs: Legs
@@ -47,11 +46,9 @@ class Tape:
     split: bool
     """Whether products are computed to 22 bits, else to 11"""
     clusters: Clusters | None = None
-    """Cluster plan of the forward sweep, or None"""
+    """Cluster plan of the forward pass, or None"""
     features: Tensor | None = None
     """(slot, stream, 64) halves: the same, as clusters keep it"""
-    blocks: Blocks | None = None
-    """Plan and weights of a forward sweep done stage by stage, or None; `bent` is in blocks then too"""
 
     def layer_inputs(self, layer: int) -> tuple[Tensor, int, int, int, int, bool]:
         """What a layer takes in: where it is kept, as which of how many rows, their numbers and
@@ -134,13 +131,6 @@ def _columns(tape: Tape, g_ks: Tensor, most: Tensor) -> _Columns:
     short = min(-(-terms // shape.longest), SUMS // (field.channels * hidden * width))
     shares = max(1, min(number, max(wanted, short)))
     cuts = max(1, min(-(-legs.streams // entries), -(-short // shares)))
-    if tape.blocks:
-        own = tape.blocks
-
-        def fill_blocks(weights: Tensor, biases: Tensor) -> None:
-            stage_by_stage.last_layer(tape, own, g_ks, most, weights, biases, shares, cuts)
-
-        return _Columns(shares * cuts, fill_blocks)
     sizes = sizes_of(field, legs, shape, tape.table.stages, block)
     for name in ("BW", "BH", "BK", "BKH", "DEPTH", "ACT", "OWN_STEPS", "ROWS", "ALONE"):
         del sizes[name]

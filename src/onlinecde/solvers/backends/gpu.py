@@ -91,7 +91,6 @@ class GPU(Backend):
                 moves=self.moves,
                 path_gradients=problem.needs.path,
                 every=problem.every,
-                capture=problem.capture,
             )
 
     def backward(

@@ -26,8 +26,6 @@ __device__ constexpr float table_a[4][4] = TABLE_A;
 __device__ constexpr float table_b[4] = TABLE_B;
 __device__ constexpr float table_c[4] = TABLE_C;
 
-INLINE float activate(float x) { return activate<false, true>(x); }
-INLINE float through_activation(float g, float x) { return through_activation<false, true>(g, x); }
 
 INLINE float bend(float x) { return TANH ? fast_tanh(x) : x; }
 

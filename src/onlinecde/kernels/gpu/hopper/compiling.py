@@ -19,7 +19,6 @@ from onlinecde.files import cache_folder
 LARGEST_SHARED = 232_448
 """Bytes of shared memory a thread block of compute capability 9 may ask for."""
 _SHARED_ATTRIBUTE = 8
-_EARLY_ATTRIBUTE = 6
 
 
 class CompileError(RuntimeError):
@@ -35,22 +34,16 @@ class Kernel:
     shared: int
     """Bytes of shared memory of a thread block"""
 
-    def launch(self, blocks: int, arguments: tuple[Tensor | int, ...], early: bool = False) -> None:
-        """Run it on the current stream; tensors are handed over as addresses, numbers as int32.
-
-        With `early` it may begin before the kernel before it has ended, if that allows it, and waits for it itself.
-        """
-        held = [
+    def launch(self, blocks: int, arguments: tuple[Tensor | int, ...]) -> None:
+        """Run it on the current stream; tensors are handed over as addresses, numbers as int32."""
+        values = [
             ctypes.c_void_p(x.data_ptr()) if isinstance(x, Tensor) else ctypes.c_int(x)
             for x in arguments
         ]
-        places = (ctypes.c_void_p * len(held))(*[ctypes.addressof(x) for x in held])
+        places = (ctypes.c_void_p * len(values))(*[ctypes.addressof(x) for x in values])
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        allowed = _Attribute(_EARLY_ATTRIBUTE, 0, (ctypes.c_uint * 16)(1))
-        how = _Launch(
-            blocks, 1, 1, self.threads, 1, 1, self.shared, stream, ctypes.pointer(allowed), int(early)
-        )  # fmt: skip
-        _done(_driver().cuLaunchKernelEx(ctypes.byref(how), self.function, places, None))
+        size = _Launch(blocks, 1, 1, self.threads, 1, 1, self.shared, stream, None, 0)
+        _done(_driver().cuLaunchKernelEx(ctypes.byref(size), self.function, places, None))
 
 
 @lru_cache(maxsize=256)
