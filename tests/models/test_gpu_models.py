@@ -33,7 +33,7 @@ def model(channels=6, **keywords):
     torch.manual_seed(1)
     settings = {"hidden": 33, "width": 40, "outputs": 2, "activation": "silu"} | keywords
     net = neural_cde(channels, **settings).to("cuda").eval()
-    if net.encoding.ramps is not None:  # before that they are flat
+    if net.readout.ramps is not None:  # before that they are flat
         net.fit_scales(series(seed=99, static=net.static))
     if net.readout.steps is not None:
         g = torch.Generator().manual_seed(2)
@@ -193,7 +193,10 @@ def test_a_captured_step_draws_its_dropout_from_the_seed():
 def test_ramps_on_a_gpu_are_those_of_the_cpu():
     batch = series()
     found, wanted = (
-        oc.Encoding(6, True, ramps=5).to(b.values.device).fit(b).ramps
+        neural_cde(6, readout_sees_path=True, readout_ramps=5)
+        .to(b.values.device)
+        .fit_scales(b)
+        .readout.ramps
         for b in (batch, batch.to("cpu"))
     )
     assert found.low.is_cuda
