@@ -138,7 +138,9 @@ class PathSegments:
                     "have to: take a rectilinear or linear path."
                 )
             start = self.rows[:, : self.count].transpose(0, 1)[:, :, None]
-            power = torch.arange(1.0, self.slopes.shape[2] + 1).to(self.slopes)[:, None]
+            power = torch.arange(
+                1, self.slopes.shape[2] + 1, dtype=self.slopes.dtype, device=self.slopes.device
+            )[:, None]
             drive = field.drive(torch.cat([start, self.slopes / power], 2))
         else:
             knots = _rectilinear_knots(self.rows) if self.rectilinear else self.rows
