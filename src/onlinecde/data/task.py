@@ -217,18 +217,18 @@ class Task:
         ('time', True)
         """
         truth = self.label_truth
-        if not isinstance(queries, Tensor):
-            if isinstance(queries, str):
-                queries = Queries.parse(queries, self.time_unit)
+        if isinstance(queries, str):
+            queries = Queries.parse(queries, self.time_unit)
+        if isinstance(queries, Queries):
             generator = torch.Generator().manual_seed(seed)
             queries = queries.times(self.series, truth.until, generator)
-        queries = _checked_queries(queries, self.series, "time")
-        assert queries is not None
+        times = _checked_queries(queries, self.series, "time")
+        assert times is not None
         return replace(
             self,
             per="time",
-            queries=queries,
-            labels=truth.at(queries),
+            queries=times,
+            labels=truth.at(times),
             truth=truth,
             utility=None,
             known_risk=None,
