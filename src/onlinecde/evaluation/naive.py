@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from onlinecde.data import Task
-from onlinecde.evaluation.metrics import METRICS, UndefinedMetric, questions
-from onlinecde.models.readout import known_labels
+from onlinecde.evaluation.metrics import METRICS
+from onlinecde.evaluation.questions import UndefinedMetric, questions
+from onlinecde.models.readout import RULES, known_labels
 from onlinecde.models.time_bins import cumulative_risk, taken
 
 JUDGED_BY = {
@@ -69,7 +70,8 @@ def beside_naive(
     """
     naive = naive_predictions(task, split) if naive is None else naive
     labels, metric = task.split(split)[1].cpu(), METRICS[JUDGED_BY[task.kind]]
-    names = output_names(task) if task.outputs > 1 and task.kind != "multiclass" else ("",)
+    several = task.outputs > 1 and not RULES[task.kind].together
+    names = output_names(task) if several else ("",)
     found = []
     for name, guess in naive.items():
         pairs = zip(
