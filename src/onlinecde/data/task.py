@@ -15,7 +15,7 @@ from onlinecde.data.errors import DataError
 from onlinecde.data.known_risk import KnownRisk
 from onlinecde.data.queries import Queries
 from onlinecde.data.splits import FRACTIONS, check_splits, split_streams
-from onlinecde.data.truth import EndLabels, ListedLabels, Truth
+from onlinecde.data.truth import EndLabels, ListedLabels, Truth, check_truth
 from onlinecde.series import Schema, SeriesBatch, SeriesError
 
 Kind = Literal["binary", "multiclass", "multilabel", "regression"]
@@ -125,6 +125,8 @@ class Task:
                 f"{len(subjects)} subjects for {len(series)} streams: give one for each."
             )
         target = _checked_labels(labels, series, kind, per, tuple(classes), queries)
+        if truth is not None:
+            check_truth(truth, series)
         if splits is None:
             strata = strata_of(target, kind) if stratify else None
             dealt = split_streams(subjects, strata, seed=seed, fractions=fractions)
