@@ -92,9 +92,22 @@ def rectilinear(
 ) -> RectilinearPath:
     """The continuously online control: at every moment it depends on the past alone.
 
-    Values are carried forward until they are observed anew. `counts` adds, for each channel, how
-    often it was observed so far; an `encoding` scales the series first (and says whether there
-    are counts).
+    Values are carried forward until they are observed anew.
+
+    Args:
+        batch: the series.
+        counts: whether each channel has a channel of counts: how often it was observed so far.
+        encoding: scales the series first, and says whether there are counts.
+
+    Returns:
+        The path, with channels time, values and counts.
+
+    Raises:
+        SeriesError: the encoding is made for other channels, or has no counts where `counts` asks for them.
+
+    >>> batch = SeriesBatch.from_arrays([[0.0, 2.0]], [[[5.0], [7.0]]])
+    >>> rectilinear(batch).evaluate([0.0, 1.0, 2.0])[0].tolist()
+    [[0.0, 5.0], [2.0, 5.0], [2.0, 7.0]]
     """
     series = encode(batch, counts, encoding)
     values = forward_fill(series.values)
