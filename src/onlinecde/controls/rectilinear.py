@@ -43,20 +43,9 @@ class RectilinearPath(Path):
         return False
 
     @property
-    def moved(self) -> Tensor:
-        """(stream, row - 1, channel - 1) bool: the values and counts that move on each value leg."""
-        values = self.observed[:, 1:]
-        return torch.cat([values, values], 2) if self.counts else values
-
-    @property
     def time_legs(self) -> Tensor:
         """(stream, row - 1): how far the time channel moves on each time leg."""
         return self.time.diff(dim=1).to(self.rows.dtype)
-
-    @property
-    def value_legs(self) -> Tensor:
-        """(stream, row - 1, channel - 1): how far values and counts move on each value leg."""
-        return self.rows[:, :, 1:].diff(dim=1)
 
     def scale_time(self, times: Tensor) -> Tensor:
         """The time channel, float64, at times of the clock."""
