@@ -86,6 +86,8 @@ def save_task(task: Task, file: str | os.PathLike[str], *, key: str = "") -> Non
             "flow": task.flow,
             "notes": task.notes,
             "label_lead": task.label_lead,
+            "edges": task.edges,
+            "horizon": task.horizon,
         },
     }
     arrays = {
@@ -148,7 +150,7 @@ def load_task(file: str | os.PathLike[str], *, key: str | None = None) -> Task:
         labels = stored["labels"]
         if about["per"] == "row":
             labels = pad(lengths, labels, -1 if about["kind"] == "multiclass" else np.nan)
-        about["classes"] = tuple(about["classes"])
+        about["classes"], about["edges"] = tuple(about["classes"]), tuple(about["edges"])
         about["flow"] = tuple((step, left) for step, left in about["flow"])
         about["notes"] = tuple(about["notes"])
         about |= {name: part_of(part, stored) for name, part in facts["parts"].items()}

@@ -163,16 +163,23 @@ class IntervalTruth(Truth):
 class EventTruth(Truth):
     """Whether the event comes within `horizon` from a time on; not known where a stream is lost before that.
 
+    Without a horizon labels are those of time to the event, (stream, query, 2): how long from then to the event or to
+    when the stream is lost, and 1 for the event.
+
     >>> event, lost = torch.tensor([5.0, torch.inf]), torch.tensor([5.0, 6.0])
     >>> truth = EventTruth(lost, event, horizon=2.0)
     >>> truth.at(torch.tensor([[2.0, 3.0, 5.0], [2.0, 4.0, 4.5]]))
     tensor([[0., 1., nan],
             [0., 0., nan]])
+    >>> replace(truth, horizon=None).at(torch.tensor([[2.0], [4.0]]))
+    tensor([[[3., 1.]],
+    <BLANKLINE>
+            [[2., 0.]]])
     """
 
     event: Tensor
     """(stream,) float64: when the event came; infinite where it did not while the stream was followed"""
-    horizon: float
+    horizon: float | None
     followed: Tensor | None = None
     """(stream,) float64: until when an event would be known of (where it is censored); default: `until`.
 
@@ -188,6 +195,9 @@ class EventTruth(Truth):
         return replace(super().cut(until), followed=self.censored)
 
     def labels(self, times: Tensor) -> Tensor:
+        if self.horizon is None:
+            left, came = self.remaining(times)
+            return torch.stack([left, torch.where(left.isnan(), left, came.to(left))], -1).float()
         event, followed = self.event[:, None], self.censored[:, None]
         came, ahead = torch.isfinite(event), times + self.horizon
         known = (times < event) & (came | (ahead <= followed))

@@ -133,6 +133,8 @@ def content_of(task: Task) -> str:
     for tensor in (series.times, series.values, series.rows, series.static, task.labels):
         if tensor is not None:
             digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    if task.edges:
+        digest.update(repr((task.edges, task.horizon)).encode())
     for name in sorted(task.splits):
         digest.update(name.encode() + task.splits[name].numpy().tobytes())
     return digest.hexdigest()
