@@ -353,7 +353,8 @@ class Task:
         parts = ", ".join(f"{name} {len(at)}" for name, at in self.splits.items())
         return "\n".join(
             [
-                f"{self.name}: {self.kind}, one label per {self.per}, judged by {self.metric}",
+                f"{self.name}: {self.kind}, one label per {'query ' * (self.per == 'time')}{self.per}, "
+                f"judged by {self.metric}",
                 f"  streams   {len(series)} of {len(set(self.subjects))} subjects; {parts}",
                 f"  rows      {int(real)}; {int(rows.min())} to {int(rows.max())} a stream, "
                 f"median {int(rows.median())}",
@@ -363,6 +364,7 @@ class Task:
                 + ", ..." * (len(share) > 8),
                 f"  static    {', '.join(series.features) or 'none'}",
                 f"  labels    {_describe_labels(self)}",
+                *([f"  known     {_describe_truth(self, self.truth)}"] if self.truth else []),
                 f"  source    {self.source}",
                 f"  settings  {', '.join(f'{k}={v}' for k, v in self.settings.items()) or 'none'}",
                 *(
@@ -506,6 +508,14 @@ def strata_of(labels: Tensor, kind: Kind) -> Tensor | None:
         return (labels[..., 1] == 1).reshape(len(labels), -1).any(1).to(torch.int64).cpu()
     positive = (labels == 1).flatten(1) if labels.ndim > 1 else labels == 1
     return (positive if labels.ndim == 1 else positive.any(1)).to(torch.int64).cpu()
+
+
+def _describe_truth(task: Task, truth: Truth) -> str:
+    spans = truth.until.to(task.series.times) - task.series.times[:, 0]
+    return (
+        f"{truth.describe(task.time_unit)}; asked about for {float(spans.median()):.4g} (median) to "
+        f"{float(spans.max()):.4g} {task.time_unit} from its first row"
+    )
 
 
 def _describe_labels(task: Task) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 from typing import Self
@@ -52,6 +53,10 @@ class Truth(ABC):
         times = times.to(self.until.dtype)
         labels, late = self.labels(times), ~(times <= self.until[:, None])
         return labels.masked_fill(late[:, :, None] if labels.ndim == 3 else late, self.unknown)
+
+    def describe(self, unit: str) -> str:
+        """What is known when, in words; times in `unit`."""
+        return "the same at any time"
 
     def select(self, streams: Tensor | slice) -> Self:
         """The truth of these streams alone."""
@@ -115,6 +120,11 @@ class ListedLabels(Truth):
     def continuous(self) -> bool:
         return self.stands > 0
 
+    def describe(self, unit: str) -> str:
+        if not self.stands:
+            return "at listed times alone"
+        return f"from listed times, for up to {self.stands:g} {unit}"
+
     def labels(self, times: Tensor) -> Tensor:
         entry = torch.searchsorted(self.times, times.contiguous(), right=True) - 1
         place = entry.clamp(min=0)
@@ -146,6 +156,11 @@ class IntervalTruth(Truth):
     @property
     def unknown(self) -> float | int:
         return torch.nan if self.inside is None else _unknown(self.inside)
+
+    def describe(self, unit: str) -> str:
+        number = int((self.starts < torch.inf).sum())
+        alone = math.isnan(self.outside) or self.outside == self.unknown
+        return f"{'within' if alone else 'at any time, by'} {number} intervals"
 
     def labels(self, times: Tensor) -> Tensor:
         if not self.starts.shape[1]:
@@ -190,6 +205,13 @@ class EventTruth(Truth):
     def censored(self) -> Tensor:
         """(stream,): until when an event would be known of."""
         return self.until if self.followed is None else self.followed
+
+    def describe(self, unit: str) -> str:
+        came = int(torch.isfinite(self.event).sum())
+        ahead = (
+            "time to the event" if self.horizon is None else f"event within {self.horizon:g} {unit}"
+        )
+        return f"{ahead}, which {came} of {len(self.event)} streams have"
 
     def cut(self, until: Tensor) -> Self:
         return replace(super().cut(until), followed=self.censored)
