@@ -16,7 +16,7 @@ from onlinecde.data.known_risk import KnownRisk
 from onlinecde.data.queries import Queries
 from onlinecde.data.splits import FRACTIONS, check_splits, split_streams
 from onlinecde.data.time_ahead import time_bins
-from onlinecde.data.truth import EndLabels, ListedLabels, Truth
+from onlinecde.data.truth import EndLabels, ListedLabels, Truth, check_truth
 from onlinecde.series import Schema, SeriesBatch, SeriesError
 
 Kind = Literal["binary", "multiclass", "multilabel", "regression", "time-to-event"]
@@ -136,6 +136,8 @@ class Task:
                 f"{len(subjects)} subjects for {len(series)} streams: give one for each."
             )
         target = _checked_labels(labels, series, kind, per, tuple(classes), queries)
+        if truth is not None:
+            check_truth(truth, series)
         if splits is None:
             strata = strata_of(target, kind) if stratify else None
             dealt = split_streams(subjects, strata, seed=seed, fractions=fractions)
@@ -213,13 +215,14 @@ class Task:
         times = _checked_queries(queries, self.series, "time")
         assert times is not None
         times = times[:, : _most_of(times)]
+        asked = replace(self, per="time", queries=times, labels=truth.at(times), truth=truth)
+        if not bool(asked.labelled.any()):
+            raise DataError(
+                f"task '{self.name}': no label is known at any of the times asked about: choose others."
+            )
         return replace(
-            self,
-            per="time",
-            queries=times,
-            labels=truth.at(times),
-            truth=truth,
-            utility=self.utility and self.utility.at(times),
+            asked,
+            utility=self.utility and self.utility.at(times, asked.labelled),
             known_risk=self.known_risk and self.known_risk.at(times),
         )
 
@@ -350,7 +353,8 @@ class Task:
         parts = ", ".join(f"{name} {len(at)}" for name, at in self.splits.items())
         return "\n".join(
             [
-                f"{self.name}: {self.kind}, one label per {self.per}, judged by {self.metric}",
+                f"{self.name}: {self.kind}, one label per {'query ' * (self.per == 'time')}{self.per}, "
+                f"judged by {self.metric}",
                 f"  streams   {len(series)} of {len(set(self.subjects))} subjects; {parts}",
                 f"  rows      {int(real)}; {int(rows.min())} to {int(rows.max())} a stream, "
                 f"median {int(rows.median())}",
@@ -360,6 +364,7 @@ class Task:
                 + ", ..." * (len(share) > 8),
                 f"  static    {', '.join(series.features) or 'none'}",
                 f"  labels    {_describe_labels(self)}",
+                *([f"  known     {_describe_truth(self, self.truth)}"] if self.truth else []),
                 f"  source    {self.source}",
                 f"  settings  {', '.join(f'{k}={v}' for k, v in self.settings.items()) or 'none'}",
                 *(
@@ -503,6 +508,14 @@ def strata_of(labels: Tensor, kind: Kind) -> Tensor | None:
         return (labels[..., 1] == 1).reshape(len(labels), -1).any(1).to(torch.int64).cpu()
     positive = (labels == 1).flatten(1) if labels.ndim > 1 else labels == 1
     return (positive if labels.ndim == 1 else positive.any(1)).to(torch.int64).cpu()
+
+
+def _describe_truth(task: Task, truth: Truth) -> str:
+    spans = truth.until.to(task.series.times) - task.series.times[:, 0]
+    return (
+        f"{truth.describe(task.time_unit)}; asked about for {float(spans.median()):.4g} (median) to "
+        f"{float(spans.max()):.4g} {task.time_unit} from its first row"
+    )
 
 
 def _describe_labels(task: Task) -> str:

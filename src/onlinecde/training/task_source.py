@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,15 +13,18 @@ from typing import Any
 import torch
 
 from onlinecde.data import (
+    EventTruth,
     IntervalLabels,
     RowLabels,
     StreamLabels,
     Task,
+    Truth,
     fold_of,
     fold_task,
     load,
     task_from_table,
 )
+from onlinecde.data.parts import part_arrays
 from onlinecde.data.task import encoded
 from onlinecde.series import Schema
 from onlinecde.training.journal import known_task
@@ -127,17 +131,39 @@ def task_of_run(
 
 
 def content_of(task: Task) -> str:
-    """A hash of all that training can see of a task: series, labels, splits."""
+    """A hash of all that training can see of a task: series, labels, splits, and what is true at other times.
+
+    Truths that 0.1 had labels at rows of are left out, so that its runs go on.
+    """
     digest = hashlib.blake2b(digest_size=16)
     series = task.series
     for tensor in (series.times, series.values, series.rows, series.static, task.labels):
         if tensor is not None:
             digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    if task.edges:
-        digest.update(repr((task.edges, task.horizon)).encode())
+    if task.queries is not None:
+        digest.update(task.queries.cpu().contiguous().numpy().tobytes())
+    if (truth := _beyond_rows(task)) is not None:
+        arrays: dict[str, Any] = {}
+        digest.update(json.dumps(part_arrays(truth, "truth", arrays)).encode())
+        for name in sorted(arrays):
+            digest.update(arrays[name].tobytes())
     for name in sorted(task.splits):
         digest.update(name.encode() + task.splits[name].numpy().tobytes())
     return digest.hexdigest()
+
+
+def _beyond_rows(task: Task) -> Truth | None:
+    """The truth of a task where it is more than 0.1 knew of the same series and labels.
+
+    What simulated data know is known by their series, and the truths of 0.1's own data sets and tables end with
+    each stream's last row.
+    """
+    series, truth = task.series, task.truth
+    if truth is None or task.per == "time":
+        return truth
+    last = series.times.gather(1, series.rows[:, None] - 1)[:, 0]
+    longer = isinstance(truth, EventTruth) or not torch.equal(truth.until.to(last), last)
+    return truth if longer and task.known_risk is None else None
 
 
 def check_content(task: Task, description: Mapping[str, Any]) -> None:
