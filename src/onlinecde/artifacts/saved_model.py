@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import safetensors
@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from onlinecde.artifacts.folders import ArtifactError, check_target, identity, read_file, write
 from onlinecde.controls import Encoding
 from onlinecde.models import MODELS, OnlineModel, Readout
-from onlinecde.models.base import present_name
+from onlinecde.models.asking import check_asking
+from onlinecde.models.base import Asking, present_name
 from onlinecde.models.flat_settings import present_config
 from onlinecde.series import Schema, SeriesError
 from onlinecde.solvers import MLPField, Solver
@@ -58,6 +59,8 @@ class Manifest:
     extra: dict[str, Any] = field(default_factory=dict)
     schema: dict[str, Any] | None = None
     """The model's `Schema` as JSON; None in folders of 0.1, and where its channels have no names"""
+    asking: str = "hold"
+    """How the model is asked between rows"""
     format: str = FORMAT
     version: int = VERSION
 
@@ -129,6 +132,7 @@ def save(
         versions=_versions(),
         extra=_as_json(extra or {}, "extra"),
         schema=None if schema is None else schema.as_json(),
+        asking=model.asking,
     )
     text = json.dumps(asdict(manifest), indent=2, sort_keys=True, allow_nan=False) + "\n"
     files = {WEIGHTS: weights, MANIFEST: text.encode()}
@@ -204,6 +208,11 @@ def _read(home: Path, known: Known) -> OnlineModel:
                 f"of {model.channels} and {model.static}."
             )
         model.schema = schema
+    try:
+        check_asking(model, manifest.asking)
+    except ValueError as error:
+        raise ArtifactError(f"{home}: `asking` in {MANIFEST} is damaged: {error}") from error
+    model.asking = cast(Asking, manifest.asking)
     return model
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from onlinecde.data.alarm_utility import Utility
 from onlinecde.data.errors import DataError
 from onlinecde.data.known_risk import KnownRisk
-from onlinecde.data.queries import Queries
+from onlinecde.data.queries import Queries, clock_grid
 from onlinecde.data.splits import FRACTIONS, check_splits, split_streams
 from onlinecde.data.time_ahead import time_bins
 from onlinecde.data.truth import EndLabels, ListedLabels, Truth, check_truth
@@ -194,6 +194,17 @@ class Task:
             times = self.queries.nan_to_num(torch.inf)
             last = torch.maximum(last, self.queries.nan_to_num(-torch.inf).amax(1))
         return ListedLabels(last, times, self.labels)
+
+    @property
+    def clock(self) -> Queries | None:
+        """The grid on which it is judged by the clock; None where labels are not known between the times they have.
+
+        A label that never changes in time, as that of how a stay ends, is no reason to ask again and again.
+        """
+        truth = self.truth
+        if truth is None or self.per == "time" or not truth.continuous:
+            return None
+        return None if isinstance(truth, EndLabels) else clock_grid(self.series, truth.until)
 
     def asked(self, queries: Queries | str | Tensor, *, seed: int = 0) -> Task:
         """The task with its labels at other times: a grid, random times, or (stream, query) of one's own.
