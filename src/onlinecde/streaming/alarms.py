@@ -38,10 +38,12 @@ class AlarmRule:
     threshold: probability of output `output`, or number of a regression, at which an alarm is raised; None
         for no alarms.
     output: the output that is watched.
+    within: of time to an event, the horizon of the risk that is watched; default: the model's first.
     """
 
     threshold: float | None = None
     output: int = 0
+    within: float | None = None
 
     def check_outputs(self, outputs: int, kind: str) -> None:
         """Raise StreamingError for a rule that this kind of model can never meet, or never be below."""

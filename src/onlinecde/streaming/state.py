@@ -477,4 +477,5 @@ class EngineState:
 
     def watch(self, outputs: np.ndarray) -> np.ndarray:
         """The number alarms look at, (...,) of outputs (..., output)."""
-        return self.served.probabilities(outputs)[..., self.settings.output]
+        probabilities = self.served.probabilities(outputs)
+        return self.served.risks(probabilities, self.settings.within)[..., self.settings.output]
