@@ -139,13 +139,13 @@ class Task:
         if truth is not None:
             check_truth(truth, series)
         if splits is None:
-            strata = strata_of(target, kind) if stratify else None
+            strata = strata_of(target, kind, horizon) if stratify else None
             dealt = split_streams(subjects, strata, seed=seed, fractions=fractions)
         else:
             dealt = {name: torch.as_tensor(at, dtype=torch.int64) for name, at in splits.items()}
             check_splits(dealt, subjects)
         settings = dict(settings or {})
-        bins, horizon = (), None if kind != "time-to-event" else horizon
+        bins = ()
         if kind == "time-to-event":
             settings |= {} if edges is None else {"edges": list(edges)}
             bins, horizon = time_bins(target, dealt, edges, horizon)
@@ -509,14 +509,18 @@ def encoded(
     return series.with_raw_static(series.raw_static, training=splits.get("train"), seen=seen)
 
 
-def strata_of(labels: Tensor, kind: Kind) -> Tensor | None:
-    """(stream,) int64: the class of each stream, or whether it has any positive label."""
+def strata_of(labels: Tensor, kind: Kind, horizon: float | None = None) -> Tensor | None:
+    """(stream,) int64: the class of each stream, or whether it has any positive label.
+
+    Of time to an event, whether one comes within the horizon of a label: as where that is the label itself.
+    """
     if kind == "regression":
         return None
     if kind == "multiclass":
         return (labels if labels.ndim == 1 else labels.amax(1)).cpu()
     if kind == "time-to-event":
-        return (labels[..., 1] == 1).reshape(len(labels), -1).any(1).to(torch.int64).cpu()
+        came = (labels[..., 1] == 1) & (labels[..., 0] <= (horizon or torch.inf))
+        return came.reshape(len(labels), -1).any(1).to(torch.int64).cpu()
     positive = (labels == 1).flatten(1) if labels.ndim > 1 else labels == 1
     return (positive if labels.ndim == 1 else positive.any(1)).to(torch.int64).cpu()
 
