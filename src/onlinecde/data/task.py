@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from onlinecde.data.splits import FRACTIONS, check_splits, split_streams
 from onlinecde.data.time_ahead import time_bins
 from onlinecde.data.truth import EndLabels, ListedLabels, Truth, check_truth
 from onlinecde.series import Schema, SeriesBatch, SeriesError
+
+if TYPE_CHECKING:
+    from onlinecde.data.table_times import TableClock
 
 Kind = Literal["binary", "multiclass", "multilabel", "regression", "time-to-event"]
 Per = Literal["stream", "row", "time"]
@@ -88,6 +91,8 @@ class Task:
     """Where the bins of time ahead end, of "time-to-event"."""
     horizon: float | None = None
     """How far ahead its first answer looks, of "time-to-event"."""
+    table_clock: TableClock | None = None
+    """How times of its own tables are read; None: they are numbers in `time_unit`."""
 
     @classmethod
     def build(
@@ -117,6 +122,7 @@ class Task:
         queries: Tensor | None = None,
         edges: Sequence[float] | None = None,
         horizon: float | None = None,
+        table_clock: TableClock | None = None,
     ) -> Task:
         """Check series against labels and deal the streams out to splits.
 
@@ -173,6 +179,7 @@ class Task:
             queries=queries,
             edges=bins,
             horizon=horizon,
+            table_clock=table_clock,
         )
 
     @property
