@@ -61,7 +61,8 @@ class AlarmPolicy:
                 continue
             plain = isinstance(number, int | float | np.integer | np.floating)
             if isinstance(number, bool) or not plain or not isfinite(number):
-                raise AlarmPolicyError(f"{name} is {number!r}: give a finite number.")
+                more = ", for a classifier a probability from 0 to 1" if name == "threshold" else ""
+                raise AlarmPolicyError(f"{name} is {number!r}: give a finite number{more}.")
             object.__setattr__(self, name, float(number))
         if self.rearm > self.threshold:
             raise AlarmPolicyError(
@@ -97,7 +98,7 @@ class AlarmPolicy:
     def raised(
         self, watched: Any, armed: Any, last_alarm: Any, times: Any
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Apply the rule to one look at many streams.
+        """Apply the rule to one look at many streams. Looks at times before a stream's newest alarm change nothing.
 
         Args:
             watched: (stream,) the number now; NaN where there is none, which changes nothing.
@@ -110,7 +111,7 @@ class AlarmPolicy:
         """
         watched, times = np.asarray(watched, np.float64), np.asarray(times, np.float64)
         last_alarm = np.asarray(last_alarm, np.float64)
-        armed = np.asarray(armed, bool) | (watched < self.rearm)
+        armed = np.asarray(armed, bool) | ((watched < self.rearm) & (times >= last_alarm))
         # Times on a grid lie a rounding apart from where the quiet time ends on it.
         over = times - last_alarm >= self.quiet - 4 * np.spacing(np.abs(times))
         mask = armed & (watched >= self.threshold) & over & (times > last_alarm)

@@ -22,7 +22,6 @@ from onlinecde.serving.readiness import Readiness
 from onlinecde.serving.request_log import LOGGER, note
 from onlinecde.serving.security import Rates
 from onlinecde.serving.settings import ServeSettings
-from onlinecde.serving.stream_clock import StreamClock
 from onlinecde.serving.tokens import TokenBook
 from onlinecde.streaming import (
     Answers,
@@ -35,6 +34,7 @@ from onlinecde.streaming import (
     UnknownStream,
 )
 from onlinecde.streaming.pipeline.validate import is_name
+from onlinecde.streaming.stream_clock import StreamClock
 
 Result = TypeVar("Result")
 
@@ -85,7 +85,7 @@ class Service:
             hub=self.hub,
         )
         self.board = Board(
-            engine, self.do, self.clock, output=engine.settings.output, most_age=0.9 * settings.tick
+            engine, self.do, self.clock, output=engine.watched_output, most_age=0.9 * settings.tick
         )
         self.readiness = Readiness(self._store_problem)
         self._long_work = asyncio.Lock()

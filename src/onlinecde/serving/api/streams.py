@@ -167,7 +167,7 @@ def _listed(snapshot: Snapshot, search: str, offset: int, limit: int, service: S
             "taken": snapshot.taken,
             "alarms": len(snapshot.alarms),
             "streams": models.BoardRow.of(
-                snapshot, part, service.engine.settings.output, service.names
+                snapshot, part, service.engine.watched_output, service.names
             ),
         }
     )
