@@ -15,7 +15,6 @@ from onlinecde.models import AlarmPolicy
 from onlinecde.streaming import Engine, Event, MemoryStore, SQLiteStore, StreamClock
 
 
-
 def swinging_model():
     """Its answer swings from row to row and between them."""
     torch.manual_seed(23)
@@ -54,7 +53,9 @@ def random_rows(random, streams=6, rows=20):
     """(time, stream, values) in order of time; gaps of all sizes, some longer than a stream is followed."""
     made = []
     for stream in range(streams):
-        times = np.cumsum(random.choice([0.1, 0.25, 0.6, 1.3, 5.0], rows, p=[0.2, 0.2, 0.3, 0.2, 0.1]))
+        times = np.cumsum(
+            random.choice([0.1, 0.25, 0.6, 1.3, 5.0], rows, p=[0.2, 0.2, 0.3, 0.2, 0.1])
+        )
         for time in times + random.integers(0, 4) / 8:
             made.append((float(time), f"s{stream}", random.normal(size=3) * 2))
     return sorted(made, key=lambda row: row[:2])
@@ -62,7 +63,10 @@ def random_rows(random, streams=6, rows=20):
 
 def sent(row, **changes):
     time, stream, values = row
-    return [Event(stream, time, name, value) for name, value in zip(CHANNELS, values.tolist(), strict=True)]
+    return [
+        Event(stream, time, name, value)
+        for name, value in zip(CHANNELS, values.tolist(), strict=True)
+    ]
 
 
 def alarms_of(engine):
@@ -139,7 +143,9 @@ def followed(arrivals, folder, way, policy, origins):
 
     def opened():
         store = SQLiteStore(file, synchronous="NORMAL")
-        return made_engine(store, wall, policy=policy, resident=2 if way["evictions"] > 0.7 else 100)
+        return made_engine(
+            store, wall, policy=policy, resident=2 if way["evictions"] > 0.7 else 100
+        )
 
     engine = opened()
     for stream, origin in origins.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from onlinecde.models import AlarmPolicy as EnginePolicy
 from onlinecde.series import TIME_UNITS
 from onlinecde.serving import problems
 from onlinecde.serving.settings import ServeSettings
@@ -176,8 +178,36 @@ class RefusedReceipt(_Body):
     notes: list[str] | None = None
 
 
+class AlarmRule(_Body):
+    """When an alarm is raised, in the model's unit of time; `every` is null where rows alone are looked at."""
+
+    threshold: float
+    rearm: float
+    quiet: float
+    every: float | None
+    output: int
+
+
+class AlarmPolicy(AlarmRule):
+    """The rule that holds now, in words too, and how it was chosen."""
+
+    words: str
+    chosen: dict[str, Any]
+
+    @classmethod
+    def of(cls, policy: EnginePolicy | None, time_unit: str) -> dict[str, Any] | None:
+        """A policy of the engine."""
+        if policy is None:
+            return None
+        return cls.fill(policy, words=policy.words(time_unit), chosen=dict(policy.chosen))
+
+
 class Alarm(_Body):
-    """A stream's probability, or number (`value`), rose to the threshold; wall clock in seconds since 1970."""
+    """A stream's probability, or number (`value`), rose to the threshold; wall clock in seconds since 1970.
+
+    `rose`: "at a row" or "between rows"; `policy`: that raised it; `rearmed`: from when on the stream could be alarmed
+    again. Alarms of 0.1 do not say.
+    """
 
     number: int
     stream: str
@@ -188,12 +218,20 @@ class Alarm(_Body):
     raised: float
     acknowledged: float | None
     by: str | None
+    rose: str | None = None
+    policy: AlarmRule | None = None
+    rearmed: float | None = None
 
     @classmethod
     def of(cls, alarm: RaisedAlarm[str], names: OutputNames) -> dict[str, Any]:
         """An alarm of the engine."""
-        reached = "probability" if names.names is None else "value"
-        return cls.fill(alarm, **{reached: alarm.probability})
+        given: dict[str, Any] = {
+            "probability" if names.names is None else "value": alarm.probability
+        }
+        if alarm.policy is not None:
+            rule = json.loads(alarm.policy)
+            given |= {"rose": alarm.rose, "policy": rule, "rearmed": alarm.rearmed}
+        return cls.fill(alarm, **given)
 
 
 class BoardRow(_Body):
@@ -258,6 +296,8 @@ class Stream(_Body):
     static: list[float] | None
     origin: float | None
     received: float | None
+    looked: float | None
+    """Up to when it was looked at for alarms; null before its first row, and where there are none"""
     now: Prediction | None
     alarms: list[Alarm]
     notes: list[str] | None = None
@@ -417,6 +457,9 @@ class About(_Body):
     classes: list[str]
     watched_output: int
     threshold: float | None
+    alarm_policy: AlarmPolicy | None
+    look_every: float | None
+    """Seconds between two rounds of looks between rows; null where there are none"""
     time_unit: str
     unit_seconds: float
     """Seconds in a unit of time"""
@@ -451,6 +494,8 @@ class About(_Body):
             classes=list(names.names or settings.classes),
             watched_output=engine.watched_output,
             threshold=None if engine.policy is None else engine.policy.threshold,
+            alarm_policy=AlarmPolicy.of(engine.policy, settings.time_unit),
+            look_every=settings.looks_every(engine.policy),
             silent_after=settings.silence,
             unit_seconds=TIME_UNITS[settings.time_unit],
             lateness=engine.settings.lateness,

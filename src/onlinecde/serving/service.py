@@ -71,6 +71,7 @@ class Service:
             static_fault=engine.static_fault,
         )
         self.clock = StreamClock(settings.units_per_second, settings.silence, latest=engine.latest)
+        engine.stream_clock = self.clock
         self.names = OutputNames.of(engine.kind, settings.classes, engine.outputs)
         self.hub = Hub(self.names)
         self.rates = Rates(settings.limits.requests_per_second, settings.limits.burst)
@@ -97,7 +98,10 @@ class Service:
     async def start(self) -> None:
         """Begin to take events and to tick."""
         self.commits.start()
-        self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._keep_house())]
+        every = [self._tick(), self._keep_house()]
+        if (seconds := self.settings.looks_every(self.engine.policy)) is not None:
+            every.append(self._look(seconds))
+        self._tasks = [asyncio.create_task(one) for one in every]
         note("started", model=self.engine.model_hash[:12], streams=len(self.engine))
 
     async def close(self) -> None:
@@ -205,6 +209,26 @@ class Service:
                 note("tick failed", logging.WARNING, code=self.problem_of(error).code)
             else:
                 self.hub.publish("tick", answers)
+
+    async def _look(self, seconds: float) -> None:
+        """Raise alarms between rows, in pieces between which events are taken."""
+        nothing = Answers.none(self.engine.outputs)
+        while True:
+            await asyncio.sleep(seconds)
+            pieces = self.engine.look_pieces()
+            try:
+                while (done := await self._piece(pieces)) is not None:
+                    self.metrics.looks.inc(done.looks)
+                    if done.alarms:
+                        self.board.forget()
+                        self.hub.publish("alarms", nothing, done.alarms)
+            except Exception as error:
+                note("look failed", logging.WARNING, code=self.problem_of(error).code)
+
+    async def _piece(self, pieces: Iterator[Result]) -> Result | None:
+        """The next piece of long work on the engine, None where there is none: one of all such work at a time."""
+        async with self._long_work:
+            return await self.do(lambda: next(pieces, None))
 
     async def _keep_house(self) -> None:
         keep, idle = self.settings.keep, self.settings.evict_after

@@ -17,7 +17,6 @@ import torch
 from onlinecde.models import AlarmPolicy, StreamState
 from onlinecde.streaming.alarms import Alarm, Looks, Raised, raise_alarms, record
 from onlinecde.streaming.errors import StreamingError
-from onlinecde.streaming.events import Answers
 from onlinecde.streaming.pipeline.integrate import Integrated, predict
 from onlinecde.streaming.pipeline.order import Rows
 
@@ -45,16 +44,16 @@ def _times(policy: AlarmPolicy, first: np.ndarray, count: np.ndarray) -> np.ndar
     return (np.repeat(first, count) + number) * (policy.every or 0.0)
 
 
-def _predicted(
+def _watched(
     state: EngineState, states: StreamState, source: np.ndarray, times: np.ndarray
 ) -> np.ndarray:
-    """Outputs (look, output), each of the state `source` (look,) at its time; a piece after the other."""
+    """(look,): the number watched, of the state `source` (look,) at its time; a piece after the other."""
     outputs = np.empty((len(times), state.model.outputs))
     for start in range(0, len(times), PIECE):
         part = slice(start, start + PIECE)
         some = states[torch.from_numpy(source[part])]
         outputs[part] = predict(state.served.live, some, times[part])
-    return outputs
+    return state.watch(outputs)
 
 
 # With a micro-batch
@@ -134,13 +133,13 @@ def _batch_looks(
         len(old) + np.arange(len(later)),
     )
     grid = _times(policy, first[some], before[some])
-    outputs = _predicted(state, states, np.repeat(place, before[some]), grid)
+    grid_watched = _watched(state, states, np.repeat(place, before[some]), grid)
     end = np.cumsum(before + 1)
     between = np.ones(int(end[-1]), bool)
     between[end - 1] = False
     every_time, every_watched = np.empty(len(between)), np.empty(len(between))
     every_time[between], every_time[~between] = grid, times
-    every_watched[between], every_watched[~between] = state.watch(outputs), watched
+    every_watched[between], every_watched[~between] = grid_watched, watched
     lengths = np.bincount(owner, weights=before + 1, minlength=len(rows.slots)).astype(np.int64)
     return Looks(lengths, every_time, every_watched, between)
 
@@ -175,6 +174,7 @@ def _due_before(
         wall: the wall clock, seconds.
     """
     clock, last = state.stream_clock, state.last[slots]
+    last = np.where(np.isfinite(last), last, times)  # nothing is due before a first row
     before = np.roll(times, 1)
     known = np.where(begins, last, before)
     silent = np.inf if clock is None else clock.silent_after
@@ -202,8 +202,6 @@ class Looked:
 
     looks: int
     alarms: tuple[Alarm[str], ...]
-    answers: Answers
-    """What the model says at each alarm"""
 
 
 def pieces(state: EngineState, policy: AlarmPolicy, wall: float) -> list[Piece]:
@@ -251,11 +249,11 @@ def look(state: EngineState, policy: AlarmPolicy, piece: Piece, wall: float) -> 
         some = np.flatnonzero(count)
         states = state.newest(slots[some])
     if not len(some):
-        return Looked(0, (), Answers.none(state.model.outputs))
+        return Looked(0, ())
     streams, first, count = streams[some], first[some], count[some]
     times = _times(policy, first, count)
-    outputs = _predicted(state, states, np.repeat(np.arange(len(some)), count), times)
-    looks = Looks(count, times, state.watch(outputs), np.ones(len(times), bool))
+    watched = _watched(state, states, np.repeat(np.arange(len(some)), count), times)
+    looks = Looks(count, times, watched, np.ones(len(times), bool))
     raised = raise_alarms(policy, looks, streams["armed"], streams["last_alarm"])
     streams["looked"] = times[np.cumsum(count) - 1]
     streams["armed"], streams["last_alarm"] = raised.armed, raised.last_alarm
@@ -268,16 +266,14 @@ def look(state: EngineState, policy: AlarmPolicy, piece: Piece, wall: float) -> 
 
     if not len(raised.alarms) and not len(raised.rearmed):
         seen()
-        return Looked(len(times), (), Answers.none(state.model.outputs))
+        return Looked(len(times), ())
     numbers = streams["number"]
     asked = state.store.streams(np.sort(numbers[_alarmed(raised)]).tolist())
     names = {stream.number: stream.name for stream in asked}
     with state.transaction(wall) as change:
         alarms = _record(policy, looks, raised, numbers, streams["looked"], names, change)
         change.then.append(seen)
-    said = outputs[raised.alarms]
-    where = tuple(alarm.stream for alarm in alarms), times[raised.alarms]
-    return Looked(len(times), alarms, Answers(*where, said, state.served.probabilities(said)))
+    return Looked(len(times), alarms)
 
 
 def _away_states(state: EngineState, numbers: np.ndarray) -> tuple[np.ndarray, StreamState]:

@@ -30,10 +30,8 @@ class StreamClock:
     wall: Callable[[], float] = time.time
     latest: float = float("inf")
 
-    def now(
-        self, last_times: Any, received: Any, origins: Any, wall: float | None = None
-    ) -> np.ndarray:
-        """(stream,): the time it is now on each; `wall`: now, by the wall clock in seconds."""
+    def now(self, last_times: Any, received: Any, origins: Any, wall: Any = None) -> np.ndarray:
+        """(stream,): the time it is on each at a wall clock (seconds, one or one for each), default: now."""
         wall, last = self.wall() if wall is None else wall, np.asarray(last_times, np.float64)
         origin = np.asarray(origins, np.float64)
         passed = last + (wall - np.asarray(received, np.float64)) * self.rate
