@@ -9,6 +9,7 @@ import torch
 from websockets.sync.client import connect
 
 import onlinecde as oc
+from onlinecde.models import AlarmPolicy, AlarmPolicyError
 from onlinecde.serving import models
 from onlinecde.serving.screenshots import browser, find_browser
 from onlinecde.streaming import Engine, MemoryStore, StreamingError
@@ -117,7 +118,7 @@ def test_the_overview_is_in_the_order_of_the_risk_that_is_shown(served, model):
 
 def test_alarms_watch_the_risk_within_one_horizon(start, model):
     for within in (2.0, 30.0):
-        engine = Engine(model, channels=CHANNELS, threshold=0.01, within=within)
+        engine = Engine(model, channels=CHANNELS, policy=AlarmPolicy(0.01, horizon=within))
         assert engine.horizon == within
         client, *_ = start(engine=engine)
         row = {"stream": "a", "time": 0, "values": {"lactate": 1.0}}
@@ -125,9 +126,20 @@ def test_alarms_watch_the_risk_within_one_horizon(start, model):
         [alarm] = client.get("/v1/alarms").json()["alarms"]
         assert alarm["probability"] == pytest.approx(told["probabilities"][0])
         assert alarm["probability"] == pytest.approx(risk(model, told["outputs"], within).item())
-    for within, message in ((31.0, "up to 30"), (0.0, "times above 0")):
-        with pytest.raises(StreamingError, match=message):
-            Engine(model, channels=CHANNELS, within=within)
+    assert (
+        client.get("/v1/model")
+        .json()["alarm_policy"]["words"]
+        .startswith("alarms at 0.01 within 30 hours")
+    )
+    with pytest.raises(StreamingError, match="up to 30"):
+        Engine(model, channels=CHANNELS, policy=AlarmPolicy(0.01, horizon=31.0))
+    with pytest.raises(AlarmPolicyError, match="horizon is 0: give a time above 0"):
+        AlarmPolicy(0.01, horizon=0.0)
+    with pytest.raises(StreamingError, match="output is 1: the model has no such output"):
+        Engine(model, channels=CHANNELS, output=1)
+    with pytest.raises(AlarmPolicyError, match="that is for models of time to an event"):
+        AlarmPolicy(0.01, horizon=3.0).check_outputs(1, "binary")
+    assert AlarmPolicy.from_json(AlarmPolicy(0.01, horizon=3.0).as_json()).horizon == 3.0
 
 
 def test_who_listens_names_a_horizon(served, model):

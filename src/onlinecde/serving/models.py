@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from onlinecde.models import AlarmPolicy as EnginePolicy
 from onlinecde.series import TIME_UNITS
 from onlinecde.serving import problems
 from onlinecde.serving.settings import ServeSettings
@@ -189,8 +191,39 @@ class RefusedReceipt(_Body):
     notes: list[str] | None = None
 
 
+class AlarmRule(_Body):
+    """When an alarm is raised, in the model's unit of time; `every` is null where rows alone are looked at."""
+
+    threshold: float
+    rearm: float
+    quiet: float
+    every: float | None
+    output: int
+    horizon: float | None = None
+    """Of time to an event: how far ahead the risk looks; where it is not given, as the model's first answer"""
+
+
+class AlarmPolicy(AlarmRule):
+    """The rule that holds now, in words too, and how it was chosen."""
+
+    words: str
+    chosen: dict[str, Any]
+
+    @classmethod
+    def of(cls, policy: EnginePolicy | None, time_unit: str) -> dict[str, Any] | None:
+        """A policy of the engine."""
+        if policy is None:
+            return None
+        ahead = {} if policy.horizon is None else {"horizon": policy.horizon}
+        return cls.fill(policy, words=policy.words(time_unit), chosen=dict(policy.chosen), **ahead)
+
+
 class Alarm(_Body):
-    """A stream's probability, or number (`value`), rose to the threshold; wall clock in seconds since 1970."""
+    """A stream's probability, or number (`value`), rose to the threshold; wall clock in seconds since 1970.
+
+    `rose`: "at a row" or "between rows"; `policy`: that raised it; `rearmed`: from when on the stream could be alarmed
+    again. Alarms of 0.1 do not say.
+    """
 
     number: int
     stream: str
@@ -201,12 +234,20 @@ class Alarm(_Body):
     raised: float
     acknowledged: float | None
     by: str | None
+    rose: str | None = None
+    policy: AlarmRule | None = None
+    rearmed: float | None = None
 
     @classmethod
     def of(cls, alarm: RaisedAlarm[str], names: OutputNames) -> dict[str, Any]:
         """An alarm of the engine."""
-        reached = "probability" if names.names is None else "value"
-        return cls.fill(alarm, **{reached: alarm.probability})
+        given: dict[str, Any] = {
+            "probability" if names.names is None else "value": alarm.probability
+        }
+        if alarm.policy is not None:
+            rule = json.loads(alarm.policy)
+            given |= {"rose": alarm.rose, "policy": rule, "rearmed": alarm.rearmed}
+        return cls.fill(alarm, **given)
 
 
 class BoardRow(_Body):
@@ -272,6 +313,8 @@ class Stream(_Body):
     static: list[float] | None
     origin: float | None
     received: float | None
+    looked: float | None
+    """Up to when it was looked at for alarms; null before its first row, and where there are none"""
     now: Prediction | None
     alarms: list[Alarm]
     notes: list[str] | None = None
@@ -437,6 +480,9 @@ class About(_Body):
     edges: list[float] | None = None
     """Where the bins of time ahead end, to which outputs belong"""
     threshold: float | None
+    alarm_policy: AlarmPolicy | None
+    look_every: float | None
+    """Seconds between two rounds of looks between rows; null where there are none"""
     time_unit: str
     unit_seconds: float
     """Seconds in a unit of time"""
@@ -476,8 +522,10 @@ class About(_Body):
             ],
             outputs=engine.outputs,
             classes=list(names.names or settings.classes),
-            watched_output=engine.settings.output,
-            threshold=engine.settings.threshold,
+            watched_output=engine.watched_output,
+            threshold=None if engine.policy is None else engine.policy.threshold,
+            alarm_policy=AlarmPolicy.of(engine.policy, settings.time_unit),
+            look_every=settings.looks_every(engine.policy),
             silent_after=settings.silence,
             unit_seconds=TIME_UNITS[settings.time_unit],
             lateness=engine.settings.lateness,

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from onlinecde.serving.request_log import note
-from onlinecde.serving.stream_clock import StreamClock
 from onlinecde.streaming import (
     Alarm,
     Answers,
@@ -23,6 +22,7 @@ from onlinecde.streaming import (
     StreamingError,
     UnknownStream,
 )
+from onlinecde.streaming.stream_clock import StreamClock
 
 CHUNK = 400
 """Streams asked about in one go: an arriving event waits for one such piece of work, not for all"""

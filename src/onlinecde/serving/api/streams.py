@@ -195,7 +195,7 @@ def _listed(
             "found": len(order),
             "taken": snapshot.taken,
             "alarms": len(snapshot.alarms),
-            "streams": models.BoardRow.of(snapshot, part, service.engine.settings.output, names),
+            "streams": models.BoardRow.of(snapshot, part, service.engine.watched_output, names),
         }
     )
 
