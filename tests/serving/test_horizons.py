@@ -9,10 +9,14 @@ import torch
 from websockets.sync.client import connect
 
 import onlinecde as oc
+from onlinecde.data import simulate_ward
 from onlinecde.models import AlarmPolicy, AlarmPolicyError
 from onlinecde.serving import models
+from onlinecde.serving.replay import Server, replay
 from onlinecde.serving.screenshots import browser, find_browser
+from onlinecde.serving.verify import Questions, verify
 from onlinecde.streaming import Engine, MemoryStore, StreamingError
+from onlinecde.training import build_model
 
 CHANNELS = ("heart_rate", "lactate")
 EDGES = [2.0, 6.0, 12.0, 30.0]
@@ -225,3 +229,30 @@ def test_the_page_shows_the_risk_within_the_horizon_a_person_chooses(served):
         name = page.locator("h1").inner_text()
         assert float(big.get_attribute("data-risk")) == wanted(24)[name]
         assert complaints == []
+
+
+def test_a_replay_verifies_horizons_and_alarms(start):
+    """What the server says within any horizon, and when it is alarmed, is what the model says of the whole history."""
+    ward = simulate_ward(30, seed=1, hours=10, kind="time-to-event", horizon=6.0).task
+    torch.manual_seed(0)
+    made = build_model(ward, "neural-cde", {"hidden": 6, "width": 8, "readout_width": 6})
+    made.fit_scales(ward.series).eval()
+    policy = AlarmPolicy(0.01, rearm=0.005, quiet=0.5, every=0.25, horizon=3.0)
+    engine = Engine(made, MemoryStore(), channels=ward.series.channels, policy=policy)
+    _, engine, url = start(engine=engine, clock_speed=3600.0)
+    server, series = Server(url), ward.split("test")[0]
+    try:
+        questions = Questions(server, series, "bed ")
+        done = replay(series, server, speed=36_000.0, prefix="bed ", seconds=1.5, between=questions)
+        found = verify(made, series, server, done, prefix="bed ", between=questions.answered)
+        assert found.holds, str(found)
+        assert found.compared["within horizons"] == len(questions.answered) > 0
+        assert engine.alarms()
+        place = len(questions.answered) - 1
+        horizon, said = questions.answered.risks[place]
+        questions.answered.risks[place] = (horizon, said + 1e-3)
+        wrong = verify(made, series, server, done, prefix="bed ", between=questions.answered)
+        assert not wrong.holds
+        assert "within horizons" in wrong.worst
+    finally:
+        server.close()
