@@ -21,8 +21,9 @@ export class Words {
     this.ahead = about.horizon ?? null;
     const asked = Number(horizon);
     if (this.ahead != null && horizon && asked > 0 && asked <= about.edges.at(-1)) this.ahead = asked;
-    // Alarms watch the risk within one horizon: their threshold means nothing to another.
-    if (this.ahead !== (about.horizon ?? null)) this.about = { ...about, threshold: null };
+    // Alarms watch the risk within one horizon: their numbers mean nothing to another.
+    this.other = this.ahead !== (about.horizon ?? null);
+    if (this.other) this.about = { ...about, threshold: null };
     this.logOdds = about.kind === "binary" || this.ahead != null;
     this.probability = about.kind !== "regression";
     this.unitSeconds = about.unit_seconds;
