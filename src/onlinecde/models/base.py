@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Encoding, Measurability
+from onlinecde.models.alarm_policy import AlarmPolicy
 from onlinecde.models.readout import Readout
 from onlinecde.models.state import State, StateError, as_numbers, real_cells
 from onlinecde.series import Schema, SchemaWarning, SeriesBatch, SeriesError
@@ -30,6 +31,8 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
     static: int
     readout: Readout
     encoding: Encoding
+    alarm_policy: AlarmPolicy | None = None
+    """When live streams raise alarms; `save` keeps it, and an engine follows it unless it is given another."""
     _schema: Schema | None = None
 
     @property
