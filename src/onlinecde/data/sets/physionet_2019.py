@@ -9,11 +9,12 @@ from typing import Literal, NoReturn
 import numpy as np
 import torch
 
+from onlinecde.data.alarm_utility import Utility
 from onlinecde.data.archives import Member, by_pattern, read_members
 from onlinecde.data.errors import DataError
 from onlinecde.data.ragged import pad, pad_rows
 from onlinecde.data.static_features import with_static
-from onlinecde.data.task import Task, Utility
+from onlinecde.data.task import Task
 from onlinecde.series import SeriesBatch
 
 VITAL_SIGNS = ("HR", "O2Sat", "Temp", "SBP", "MAP", "DBP", "Resp", "EtCO2")
