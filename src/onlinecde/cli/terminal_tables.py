@@ -11,8 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from onlinecde.cli.displays import STYLES, as_text
+from onlinecde.evaluation.alarm_budget import Chosen
+from onlinecde.evaluation.alarms import AlarmScore
 from onlinecde.evaluation.bootstrap import Difference, Estimate, shown
-from onlinecde.evaluation.report_tables import metric_columns
+from onlinecde.evaluation.report_tables import metric_columns, number, percent
 from onlinecde.evaluation.results import Evaluation, compare
 from onlinecde.evaluation.runs import JudgedRuns
 from onlinecde.experiments import Summary
@@ -117,6 +119,34 @@ def show_evaluations(found: list[JudgedRuns]) -> None:
             console.print(f"{title} has no value: {estimate.reason}", highlight=False)
     for each in found:
         _show_naive(console, each.together)
+
+
+def alarms_table(chosen: list[Chosen], scores: list[AlarmScore], unit: str) -> Table:
+    """A line a budget: the policy, and what its alarms are worth on validation and on unseen streams."""
+    table = Table("budget", box=None, padding=(0, 1, 0, 0))
+    heads = (
+        "threshold\nre-armed at",
+        f"quiet\n{unit}",
+        "validation:\nfalse a day\ncaught",
+        "unseen:\nfalse a day",
+        "unseen:\ncaught",
+        f"unseen:\nlead, {unit}",
+    )
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for one, score in zip(chosen, scores, strict=True):
+        policy, before = one.policy, one.validation
+        lead = score.lead
+        table.add_row(
+            f"{one.budget:g}",
+            f"{policy.threshold:.3g}\n{policy.rearm:.3g}",
+            f"{policy.quiet:.3g}",
+            f"{number(before.false_a_day.value)}\n{before.caught} of {before.events}",
+            estimate_cell(score.false_a_day, 1.0),
+            f"{score.caught} of {score.events}\n[dim]{percent(score.share_caught)}[/dim]",
+            f"{lead[1]:.3g}\n[dim]{lead[0]:.3g} to {lead[2]:.3g}[/dim]" if lead else "none",
+        )
+    return table
 
 
 def _show_naive(console: Console, found: Evaluation) -> None:

@@ -14,14 +14,25 @@ Then, over draws of the n subjects and of a new one from the same source, E[F] <
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
+import torch
 
-from onlinecde.evaluation.alarms import AlarmScore, Looks, Sweep, score_alarms, sweep
+from onlinecde.data import EventTruth, Task, split_streams
+from onlinecde.data.task import strata_of
+from onlinecde.evaluation.alarms import (
+    AlarmScore,
+    Looks,
+    Sweep,
+    check_alarms,
+    look,
+    score_alarms,
+    sweep,
+)
 from onlinecde.evaluation.bootstrap import shown
-from onlinecde.models import AlarmPolicy
+from onlinecde.models import AlarmPolicy, OnlineModel
 
 LEVELS = np.arange(-640, 641) / 40
 """Thresholds that are tried, in log-odds: chosen before anything is looked at."""
@@ -32,6 +43,8 @@ WORTH = 0.02
 QUIET_SHARES = (1 / 6, 1 / 3, 1 / 2, 2 / 3, 1.0)
 """Quiet periods that are tried, as shares of how long before an event its label turns to 1."""
 CONFIDENCE = 0.9
+TRAINING = 2
+"""Training streams that a rule is chosen on, for each of validation."""
 
 
 class BudgetError(ValueError):
@@ -117,7 +130,8 @@ def choose_policy(
         training: looks at some streams that were.
         budget: false alarms per stream and day.
         lead: how long before an event its label turns to 1; quiet periods are shares of it.
-        every, output: of the looks.
+        every: of the looks.
+        output: of the looks.
         quiet: the quiet period; default: one of several.
         confidence: the share of choices of validation subjects after which the rate over all new ones is within
             the budget, about; 0: on average alone.
@@ -127,7 +141,7 @@ def choose_policy(
     """
     if not (np.isfinite(budget) and budget > 0):
         raise BudgetError(
-            f"the budget is {budget}: give a number of false alarms per stream and day."
+            f"the budget is {budget}: give a number of false alarms per stream and day, above 0."
         )
     if confidence and not 0.5 <= confidence < 1:
         raise BudgetError(f"confidence is {confidence}: give one from 0.5 to below 1, or 0.")
@@ -153,7 +167,96 @@ def choose_policy(
         every=every,
         output=output,
     )
-    return Chosen(budget, policy, score_alarms(validation, policy))
+    score = score_alarms(validation, policy)
+    reasons = {
+        "budget": budget,
+        "per": "stream and day",
+        "confidence": confidence,
+        "guarantee": guarantee(budget, most, confidence),
+        "validation": score.as_json(),
+    }
+    return Chosen(budget, replace(policy, chosen=reasons), score)
+
+
+def choose_policies(
+    model: OnlineModel,
+    task: Task,
+    budgets: Sequence[float],
+    *,
+    every: float | None = None,
+    output: int = 0,
+    quiet: float | None = None,
+    confidence: float = CONFIDENCE,
+    validation: Looks | None = None,
+    seed: int = 0,
+) -> list[Chosen]:
+    """A policy for each budget, chosen on a task's validation streams, and on training streams drawn by lot.
+
+    Args:
+        model: what answers.
+        task: one the model fits.
+        budgets: false alarms per stream and day.
+        every: time between looks between rows; default: `usual_every`.
+        output: the one that is watched.
+        quiet: as in `choose_policy`.
+        confidence: as in `choose_policy`.
+        validation: looks at other streams in place of those of validation.
+        seed: of the lot.
+
+    >>> import onlinecde as oc
+    >>> task = oc.data.simulate_ward(400, seed=0).task
+    >>> model = oc.training.fit(task, "gru", epochs=1, lr=0.01, model_settings={"hidden": 8}).model
+    >>> chosen = choose_policies(model, task, [1.0, 2.0])
+    >>> [one.validation.false_a_day.value <= one.budget for one in chosen]
+    [True, True]
+    """
+    check_alarms(task)
+    grid = AlarmPolicy(0.5, every=usual_every(task) if every is None else every, output=output)
+    if validation is None:
+        validation = look(model, task, "validation", grid)
+    train = task.splits["train"]
+    some = np.random.default_rng(seed).permutation(len(train))[: TRAINING * validation.subjects]
+    sample = {"train": train[torch.from_numpy(np.sort(some))]}
+    training = look(model, replace(task, splits=sample), "train", grid)
+    return [
+        choose_policy(
+            validation,
+            training,
+            budget,
+            lead=label_lead(task),
+            every=grid.every,
+            output=output,
+            quiet=quiet,
+            confidence=confidence,
+        )
+        for budget in budgets
+    ]
+
+
+def halves(task: Task, seed: int) -> Task:
+    """A task with all its streams dealt out to "validation" and "test", half of the subjects each."""
+    dealt = split_streams(
+        task.subjects,
+        strata_of(task.labels, task.kind),
+        seed=seed,
+        fractions={"validation": 0.5, "test": 0.5},
+    )
+    return replace(task, splits=dealt)
+
+
+def label_lead(task: Task) -> float:
+    """How long before an event its label turns to 1; half of how long the median stream is followed, where unknown."""
+    if isinstance(task.truth, EventTruth):
+        return task.truth.horizon
+    if task.label_lead > 0:
+        return task.label_lead
+    spans = task.label_truth.until.double().cpu() - task.series.times[:, 0].cpu()
+    return max(float(spans.median()) / 2, float(spans.max()) / 100) or 1.0
+
+
+def usual_every(task: Task) -> float:
+    """How often streams are looked at between rows where nobody says: a twelfth of how early labels turn to 1."""
+    return label_lead(task) / 12
 
 
 def guarantee(budget: float, most: int, confidence: float) -> str:
@@ -181,8 +284,8 @@ def _shape(
     open_to = [shape for shape in tried if needed[shape] <= subjects]
     if not open_to:
         raise BudgetError(
-            f"{subjects:,} validation subjects are too few for a budget of {budget:g} false alarms a stream and day: it "
-            f"takes about {min(needed.values()):,}, or a budget of {_least(validation, min(most.values()))}."
+            f"{subjects:,} validation subjects are too few for a budget of {budget:g} false alarms a stream and day: "
+            f"it takes about {min(needed.values()):,}, or a budget of {_least(validation, min(most.values()))}."
         )
     if len(open_to) == 1:
         return open_to[0], most[open_to[0]]
@@ -218,9 +321,9 @@ def _unmet(looks: Looks, counted: Sweep, days: np.ndarray, budget: float) -> str
     if not catching.any():
         return f"no alarm of any threshold comes before one of the {looks.event_count} events of validation."
     return (
-        f"a budget of {budget:g} false alarms a stream and day cannot be met on validation: where a threshold begins to "
-        f"catch events, {shown(float(rate[catching].min()))} false alarms come, and {looks.subjects:,} subjects leave "
-        "room for error. Give a larger budget, more validation streams, or a better model."
+        f"a budget of {budget:g} false alarms a stream and day cannot be met on validation: where a threshold begins "
+        f"to catch events, {shown(float(rate[catching].min()))} false alarms come, and {looks.subjects:,} subjects "
+        "leave room for error. Give a larger budget, more validation streams, or a better model."
     )
 
 

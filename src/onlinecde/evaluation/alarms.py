@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from onlinecde.data import EndLabels, EventTruth, ListedLabels, Task, Truth
+from onlinecde.data import EndLabels, EventTruth, Task, Truth
 from onlinecde.evaluation.bootstrap import Cohort, Estimate, Means, interval
-from onlinecde.evaluation.event_time import as_event_times
 from onlinecde.evaluation.predictions import MetricError, as_probabilities
 from onlinecde.models import AlarmPolicy, OnlineModel
 from onlinecde.series import TIME_UNITS
@@ -30,7 +29,8 @@ class Looks:
 
     An alarm is *true* where the label of its time is 1, which says that the event comes within the label's horizon
     (or that what it names is there). Every other alarm is *false*, those at times whose label nobody knows too. An
-    event is *caught* by a true alarm; a run of labels 1 is one event.
+    event is *caught* by a true alarm; a run of labels 1 is one event. Labels that are listed at times stand until the
+    next one.
     """
 
     times: np.ndarray
@@ -109,9 +109,17 @@ class AlarmScore:
     lead: tuple[float, float, float] | None
     """Quartiles of the time from an event's first true alarm to the event, over those caught"""
 
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
 
-def check_unit(task: Task) -> None:
-    """Refuse a task whose unit of time no day is known in."""
+
+def check_alarms(task: Task) -> None:
+    """Refuse a task of numbers, and one whose unit of time no day is known in."""
+    if task.kind == "regression":
+        raise MetricError(
+            f"'{task.name}' is a regression: which of its alarms are false is not known. Give a task of yes or no."
+        )
     if task.time_unit not in TIME_UNITS:
         raise MetricError(
             f"false alarms are counted by the day, and '{task.name}' counts {task.time_unit!r}: prepare it in one of "
@@ -125,15 +133,11 @@ def look(
     split: str,
     policy: AlarmPolicy,
     *,
-    event_at: Any = None,
     batch_size: int = 256,
 ) -> Looks:
-    """Ask a model whenever a policy looks at the streams of a split: at rows, and on its grid between and after.
-
-    event_at: when the event comes, (stream of the task,), as in `evaluate`; default: what the task's labels say.
-    """
+    """Ask a model whenever a policy looks at the streams of a split: at rows, and on its grid between and after."""
     series, _ = task.split(split)
-    truth, until = alarm_truth(task, event_at)
+    truth, until = alarm_truth(task)
     at = task.splits[split]
     truth, until = truth.select(at), until[at]
     rows, real = series.times.cpu().numpy(), series.real.cpu().numpy()
@@ -155,7 +159,7 @@ def looks_of(
     until: Tensor,
 ) -> Looks:
     """Looks at times (stream, look) with answers (stream, look); truth and until (stream,) of the split."""
-    check_unit(task)
+    check_alarms(task)
     labels = truth.at(torch.from_numpy(times)).cpu()
     if task.kind == "multiclass":
         labels = torch.where(labels < 0, torch.nan, (labels == output).double())
@@ -180,19 +184,10 @@ def looks_of(
     )
 
 
-def alarm_truth(task: Task, event_at: Any = None) -> tuple[Truth, Tensor]:
-    """What is true at any time, and until when each stream is looked at, (stream,): not from its event on.
-
-    Labels listed at times stand until the next one, where nothing else is known.
-    """
+def alarm_truth(task: Task) -> tuple[Truth, Tensor]:
+    """What is true at any time, and until when each stream is looked at, (stream,): not from its event on."""
     truth = task.label_truth.to("cpu")
     until = truth.until.double()
-    if event_at is not None and task.label_lead > 0 and not isinstance(truth, EventTruth):
-        events = torch.from_numpy(as_event_times(event_at, len(task.series)))
-        if not bool(events.isnan().any()):
-            truth = EventTruth(until, events, task.label_lead, torch.full_like(until, torch.inf))
-    if isinstance(truth, ListedLabels) and not truth.continuous:
-        return truth, until
     if isinstance(truth, EventTruth):
         until = torch.minimum(until, truth.event.nextafter(truth.event - 1))
     return truth, until

@@ -175,6 +175,15 @@ def number(value: float | None, size: float | None = None) -> str:
     return "\u2013" if value is None else shown(value, size=size, digits=3).replace("-", _MINUS)
 
 
+def percent(share: Estimate) -> str:
+    """The interval of a share, or the share where it has none."""
+    if share.value is None:
+        return "\u2013"
+    if share.low is None or share.high is None:
+        return f"{100 * share.value:.0f} %"
+    return f"{100 * share.low:.0f} to {100 * share.high:.0f} %"
+
+
 def cell(found: Estimate | Difference, *, size: float | None = None) -> Cell:
     """A value and its interval; a difference has its sign.
 

@@ -13,11 +13,12 @@ from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
 from torch import Tensor
 
+from onlinecde.artifacts import read_manifest
 from onlinecde.files import claim, replace_file
 from onlinecde.training.settings import FitError
 
 RUN, LOG, CHECKPOINT, MODEL, BOARD = "run.json", "log.jsonl", "checkpoint", "model", "tensorboard"
-SETTINGS = "settings.json"
+SETTINGS, POLICIES = "settings.json", "alarm_policies.jsonl"
 LOCK = ".lock"
 FORMAT = "onlinecde training 1"
 _LARGEST_HEADER = 1 << 26
@@ -61,7 +62,7 @@ class Journal:
         import shutil
 
         if (self.folder / RUN).exists():
-            for name in (CHECKPOINT, LOG, SETTINGS, RUN):
+            for name in (CHECKPOINT, LOG, SETTINGS, POLICIES, RUN):
                 (self.folder / name).unlink(missing_ok=True)
             for name in (MODEL, BOARD):
                 shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -153,6 +154,21 @@ def read_log(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     if not file.is_file():
         return []
     return [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
+
+
+def keep_policy(home: Path, policy: Mapping[str, Any]) -> Path:
+    """Note an alarm policy in the history of a model, that of its run or its own, before the model gets it.
+
+    The one the model has now stands there first, should it have come another way. Returns the history's file.
+    """
+    file = (home.parent if (home.parent / RUN).is_file() else home) / POLICIES
+    known = file.read_text().splitlines() if file.is_file() else []
+    for one in (read_manifest(home).alarm_policy, policy):
+        line = json.dumps(one, sort_keys=True)
+        if one is not None and (not known or known[-1] != line):
+            known.append(line)
+    replace_file(file, "".join(line + "\n" for line in known))
+    return file
 
 
 def model_folder(folder: str | os.PathLike[str]) -> Path:
