@@ -10,15 +10,45 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
+class UtilityCurve:
+    """What an alarm and silence are worth by the time from the event: straight between corners, 0 after the last.
+
+    Before the first corner, and where no event comes, they are worth what they are at the first corner.
+
+    >>> curve = UtilityCurve(torch.tensor([10.0, torch.inf]), (-2, 0), (0, 1), (0, -3))
+    >>> worth = curve.at(torch.tensor([[9.0, 10.0, 11.0], [9.0, 10.0, 11.0]]))
+    >>> worth.alarm.tolist(), worth.silence.tolist()
+    ([[0.5, 1.0, 0.0], [0.0, 0.0, 0.0]], [[-1.5, -3.0, 0.0], [0.0, 0.0, 0.0]])
+    """
+
+    event: Tensor
+    """(stream,) float64: when the event comes, whether or not it is seen; infinite where none does"""
+    corners: tuple[float, ...]
+    """Times from the event, rising"""
+    alarm: tuple[float, ...]
+    """What an alarm is worth at each corner"""
+    silence: tuple[float, ...]
+
+    def at(self, times: Tensor) -> Utility:
+        """The worth at times (stream, query); 0 where a time is NaN."""
+        since = (times.to(self.event) - self.event[:, None]).cpu().numpy()
+        alarm, silence = (
+            np.where(np.isnan(since), 0.0, np.interp(since, self.corners, worth, right=0.0))
+            for worth in (self.alarm, self.silence)
+        )
+        return Utility(alarm, silence, self)
+
+
+@dataclass(frozen=True, eq=False)
 class Utility:
-    """What an alarm and silence are worth at each row of a task, as its data set defines it."""
+    """What an alarm and silence are worth at each label of a task, as its data set defines it."""
 
     alarm: np.ndarray
     """(stream, row) or (stream, query) float64; 0 where there is no label."""
     silence: np.ndarray
     """As `alarm`."""
-    listed: ListedUtility | None = None
-    """The same at all times for which the data set defines it."""
+    curve: UtilityCurve | None = None
+    """The same at any other time, where the data set says so."""
 
     @property
     def best(self) -> np.ndarray:
@@ -28,43 +58,11 @@ class Utility:
     def select(self, streams: Tensor | slice, rows: int | None = None) -> Utility:
         """Only these streams, and only their first rows or queries."""
         at = streams if isinstance(streams, slice) else streams.cpu().numpy()
-        listed = self.listed and self.listed.select(at)
-        return Utility(self.alarm[at, :rows], self.silence[at, :rows], listed)
+        curve = self.curve and replace(self.curve, event=self.curve.event[at])
+        return Utility(self.alarm[at, :rows], self.silence[at, :rows], curve)
 
-    def at(self, times: Tensor) -> Utility | None:
-        """The worth at times (stream, query), NaN behind a stream's last; None if one of them is not listed.
-
-        A data set defines what an hour is worth, not what half of it is: other times have no utility.
-        """
-        return self.listed and self.listed.at(times)
-
-
-@dataclass(frozen=True, eq=False)
-class ListedUtility:
-    """What an alarm and silence are worth at listed times."""
-
-    times: np.ndarray
-    """(stream, entry) float64, rising; infinite behind a stream's last"""
-    alarm: np.ndarray
-    """(stream, entry) float64"""
-    silence: np.ndarray
-    """(stream, entry) float64"""
-
-    def select(self, streams: np.ndarray | slice) -> ListedUtility:
-        """Only these streams."""
-        return replace(self, **{name: table[streams] for name, table in vars(self).items()})
-
-    def at(self, times: Tensor) -> Utility | None:
-        """The worth at times (stream, query); None where one of them is not listed."""
-        asked = times.cpu().to(torch.float64)
-        own = torch.from_numpy(self.times)
-        entry = torch.searchsorted(own, asked.contiguous()).clamp(max=own.shape[1] - 1)
-        there = ~asked.isnan()
-        if not bool((own.gather(1, entry) == asked)[there].all()):
+    def at(self, times: Tensor, labelled: Tensor) -> Utility | None:
+        """The worth at times (stream, query), 0 where there is no label; None where only that at rows is defined."""
+        if self.curve is None:
             return None
-        place, real = entry.numpy(), there.numpy()
-        alarm, silence = (
-            np.where(real, np.take_along_axis(one, place, 1), 0.0)
-            for one in (self.alarm, self.silence)
-        )
-        return Utility(alarm, silence, self)
+        return self.curve.at(times.where(labelled.to(times.device), torch.nan))

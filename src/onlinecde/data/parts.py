@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from onlinecde.data.alarm_utility import ListedUtility, Utility
+from onlinecde.data.alarm_utility import Utility, UtilityCurve
 from onlinecde.data.known_risk import KnownRisk, RiskCurve
 from onlinecde.data.truth import EndLabels, EventTruth, IntervalTruth, ListedLabels
 
@@ -18,7 +18,7 @@ _CLASSES = {
     one.__name__: one
     for one in (
         *(EndLabels, ListedLabels, IntervalTruth, EventTruth),
-        *(Utility, ListedUtility, KnownRisk, RiskCurve),
+        *(Utility, UtilityCurve, KnownRisk, RiskCurve),
     )
 }
 
@@ -57,5 +57,5 @@ def part_of(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
             value = torch.from_numpy(value) if "Tensor" in str(one.type) else value
         elif isinstance(value, dict):
             value = part_of(value, arrays)
-        own[one.name] = value
+        own[one.name] = tuple(value) if isinstance(value, list) else value
     return made(**own)

@@ -193,13 +193,14 @@ class Task:
         times = _checked_queries(queries, self.series, "time")
         assert times is not None
         times = times[:, : _most_of(times)]
+        asked = replace(self, per="time", queries=times, labels=truth.at(times), truth=truth)
+        if not bool(asked.labelled.any()):
+            raise DataError(
+                f"task '{self.name}': no label is known at any of the times asked about: choose others."
+            )
         return replace(
-            self,
-            per="time",
-            queries=times,
-            labels=truth.at(times),
-            truth=truth,
-            utility=self.utility and self.utility.at(times),
+            asked,
+            utility=self.utility and self.utility.at(times, asked.labelled),
             known_risk=self.known_risk and self.known_risk.at(times),
         )
 
