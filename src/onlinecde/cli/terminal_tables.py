@@ -125,7 +125,7 @@ def alarms_table(chosen: list[Chosen], scores: list[AlarmScore], unit: str) -> T
     """A line a budget: the policy, and what its alarms are worth on validation and on unseen streams."""
     table = Table("budget", box=None, padding=(0, 1, 0, 0))
     heads = (
-        "threshold\nre-armed at",
+        "threshold\nre-armed",
         f"quiet\n{unit}",
         "validation:\nfalse a day\ncaught",
         "unseen:\nfalse a day",
@@ -139,7 +139,7 @@ def alarms_table(chosen: list[Chosen], scores: list[AlarmScore], unit: str) -> T
         lead = score.lead
         table.add_row(
             f"{one.budget:g}",
-            f"{policy.threshold:.3g}\n{policy.rearm:.3g}",
+            f"{policy.threshold:.3g}\n{'at once' if policy.repeated else f'{policy.rearm:.3g}'}",
             f"{policy.quiet:.3g}",
             f"{number(before.false_a_day.value)}\n{before.caught} of {before.events}",
             estimate_cell(score.false_a_day, 1.0),

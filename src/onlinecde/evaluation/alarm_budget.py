@@ -36,14 +36,15 @@ from onlinecde.models import AlarmPolicy, OnlineModel
 
 LEVELS = np.arange(-640, 641) / 40
 """Thresholds that are tried, in log-odds: chosen before anything is looked at."""
-GAPS = (0.0, 0.5)
-"""How far below the threshold a stream is re-armed, in log-odds."""
+REPEATED = -np.inf
+GAPS = (REPEATED, 0.0, 0.5)
+"""How far below the threshold a stream is re-armed, in log-odds; `REPEATED`: at once."""
 WORTH = 0.02
 """The share of events that a rule must catch beyond a simpler one to be taken in its place."""
-QUIET_SHARES = (1 / 6, 1 / 3, 1 / 2, 2 / 3, 1.0)
+QUIET_SHARES = (1 / 3, 2 / 3, 1.0, 4 / 3)
 """Quiet periods that are tried, as shares of how long before an event its label turns to 1."""
 CONFIDENCE = 0.9
-TRAINING = 2
+TRAINING = 1
 """Training streams that a rule is chosen on, for each of validation."""
 
 
@@ -71,12 +72,13 @@ class Shape:
 def shapes(lead: float, quiet: float | None = None) -> list[Shape]:
     """The rules that are tried, simplest first: with a quiet period that is given, or several by the label's lead."""
     spans = [quiet] if quiet is not None else [share * lead for share in QUIET_SHARES]
-    return [Shape(gap, span) for gap in GAPS for span in sorted(spans, reverse=True)]
+    spans.sort(reverse=True)
+    return [Shape(gap, span) for gap in GAPS for span in spans if span or gap != REPEATED]
 
 
 def most_alarms(looks: Looks, quiet: float) -> int:
     """The most alarms that a quiet period allows a subject: C."""
-    count = (looks.real.sum(1) + 1) // 2  # between two alarms lies a look at which it is re-armed
+    count = looks.real.sum(1)
     if quiet > 0:
         count = np.minimum(count, np.floor(looks.spans / quiet * (1 + 1e-9)) + 1)
     return int(looks.by_subject(count.astype(np.float64)).max())
@@ -292,7 +294,7 @@ def _shape(
     best, caught = open_to[0], -np.inf
     days = training.by_subject(training.days)
     for shape in open_to:
-        counted = sweep(training, _within(training)[::4], gap=shape.gap, quiet=shape.quiet)
+        counted = sweep(training, _within(training)[::8], gap=shape.gap, quiet=shape.quiet)
         fine = allowed(counted, days, budget, most[shape], confidence, subjects)
         here = int(np.where(fine, counted.caught, -1).max())
         if here > caught + WORTH * training.event_count:

@@ -260,11 +260,11 @@ class Sweep:
 
 
 def sweep(looks: Looks, levels: np.ndarray, *, gap: float = 0.0, quiet: float = 0.0) -> Sweep:
-    """Count alarms at thresholds `levels` (log-odds, rising), re-armed `gap` below each.
+    """Count alarms at thresholds `levels` (log-odds, rising), re-armed `gap` below each; at once where it is -inf.
 
     All thresholds go through `AlarmPolicy.alarm_times` at once, as so many streams with a threshold at 0.
     """
-    rule = AlarmPolicy(0.0, rearm=-gap, quiet=quiet)
+    rule = AlarmPolicy(0.0, rearm=min(-gap, 4 * _EDGE), quiet=quiet)
     odds, count = looks.log_odds, len(levels)
     false = np.zeros((len(odds), count))
     caught = np.zeros((count, max(looks.event_count, 1)), bool)
