@@ -41,7 +41,7 @@ GAPS = (REPEATED, 0.0, 0.5)
 """How far below the threshold a stream is re-armed, in log-odds; `REPEATED`: at once."""
 WORTH = 0.02
 """The share of events that a rule must catch beyond a simpler one to be taken in its place."""
-QUIET_SHARES = (1 / 3, 2 / 3, 1.0, 4 / 3)
+QUIET_SHARES = (1.0, 2 / 3, 4 / 3, 1 / 3)
 """Quiet periods that are tried, as shares of how long before an event its label turns to 1."""
 CONFIDENCE = 0.9
 TRAINING = 1
@@ -72,7 +72,6 @@ class Shape:
 def shapes(lead: float, quiet: float | None = None) -> list[Shape]:
     """The rules that are tried, simplest first: with a quiet period that is given, or several by the label's lead."""
     spans = [quiet] if quiet is not None else [share * lead for share in QUIET_SHARES]
-    spans.sort(reverse=True)
     return [Shape(gap, span) for gap in GAPS for span in spans if span or gap != REPEATED]
 
 
@@ -153,7 +152,7 @@ def choose_policy(
             "split with events."
         )
     shape, most = _shape(validation, training, budget, shapes(lead, quiet), confidence)
-    levels = _within(validation)
+    levels = levels_of(validation)
     counted = sweep(validation, levels, gap=shape.gap, quiet=shape.quiet)
     days = validation.by_subject(validation.days)
     fine = allowed(counted, days, budget, most, confidence)
@@ -163,8 +162,8 @@ def choose_policy(
     caught = counted.caught + sweep(training, levels, gap=shape.gap, quiet=shape.quiet).caught
     place = len(levels) - 1 - int(np.argmax(np.where(fine, caught, -1)[::-1]))
     policy = AlarmPolicy(
-        _probability(levels[place]),
-        rearm=_probability(levels[place] - shape.gap),
+        probability(levels[place]),
+        rearm=probability(levels[place] - shape.gap),
         quiet=shape.quiet,
         every=every,
         output=output,
@@ -294,7 +293,7 @@ def _shape(
     best, caught = open_to[0], -np.inf
     days = training.by_subject(training.days)
     for shape in open_to:
-        counted = sweep(training, _within(training)[::8], gap=shape.gap, quiet=shape.quiet)
+        counted = sweep(training, levels_of(training)[::8], gap=shape.gap, quiet=shape.quiet)
         fine = allowed(counted, days, budget, most[shape], confidence, subjects)
         here = int(np.where(fine, counted.caught, -1).max())
         if here > caught + WORTH * training.event_count:
@@ -309,7 +308,7 @@ def _least(looks: Looks, most: int) -> str:
     return f"{np.ceil(least / step * 10) * step / 10:.2g}"
 
 
-def _within(looks: Looks) -> np.ndarray:
+def levels_of(looks: Looks) -> np.ndarray:
     """The levels that some answer lies between, and one on either side: beyond them nothing changes."""
     odds = looks.log_odds[looks.real]
     first = np.searchsorted(LEVELS, odds.min(), side="right") - 1
@@ -329,5 +328,6 @@ def _unmet(looks: Looks, counted: Sweep, days: np.ndarray, budget: float) -> str
     )
 
 
-def _probability(odds: float) -> float:
+def probability(odds: float) -> float:
+    """The probability of log-odds."""
     return float(1 / (1 + np.exp(-odds)))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onlinecde.evaluation.alarms import AlarmScore
 from onlinecde.evaluation.bootstrap import Difference, Estimate, shown
 from onlinecde.evaluation.metrics import METRICS, metric_title
 from onlinecde.evaluation.results import Evaluation, compare
@@ -109,6 +110,29 @@ def before_event_table(evaluation: Evaluation) -> ReportTable:
             (METRICS["sensitivity"].title, lambda one: cell(one.sensitivity)),
         ],
         evaluation.before_event,
+    )
+
+
+def alarm_table(evaluation: Evaluation) -> ReportTable:
+    """What alarms at some thresholds are worth: false ones, events caught, and how early."""
+    curve = evaluation.alarm_curve
+
+    def lead(one: AlarmScore) -> Cell:
+        if one.lead is None:
+            return "\u2013", ""
+        return number(one.lead[1]), f"{number(one.lead[0])} to {number(one.lead[2])}"
+
+    return _table(
+        [
+            ("Threshold", lambda one: number(one.threshold)),
+            ("False alarms a stream and day", lambda one: cell(one.false_a_day)),
+            (
+                "Events caught",
+                lambda one: (f"{one.caught:,} of {one.events:,}", percent(one.share_caught)),
+            ),
+            (f"{evaluation.time_unit.capitalize()} ahead, quartiles", lead),
+        ],
+        () if curve is None else curve.scores,
     )
 
 
