@@ -157,13 +157,14 @@ def _show(chosen: list[Chosen], scores: list[AlarmScore], task: Task, unseen: st
 
 
 def _write(home: Path, one: Chosen, score: AlarmScore, task: Task) -> None:
-    from onlinecde.artifacts import save_alarm_policy
-    from onlinecde.training.journal import keep_policy
+    from onlinecde.artifacts import read_manifest, save_alarm_policy
+    from onlinecde.training.journal import keep_policies
 
     reasons = {**one.policy.chosen, "task": task.name, "judged": score.as_json()}
     policy = replace(one.policy, chosen=reasons)
-    history = keep_policy(home, policy.as_json())
+    before = read_manifest(home).alarm_policy
     save_alarm_policy(home, policy)
+    history = keep_policies(home, before, read_manifest(home).alarm_policy)
     typer.echo(
         f"{home}: {policy.words(task.time_unit)}. Earlier policies are in {history}; `serve` follows the new one."
     )

@@ -69,6 +69,21 @@ class Shape:
     quiet: float
 
 
+class Sweeps:
+    """Every so many-th threshold of all rules on the same looks, each rule counted once however many budgets ask."""
+
+    def __init__(self, looks: Looks, step: int = 8) -> None:
+        self.looks, self.levels = looks, levels_of(looks)[::step]
+        self.days = looks.by_subject(looks.days)
+        self._counted: dict[Shape, Sweep] = {}
+
+    def __call__(self, shape: Shape) -> Sweep:
+        if shape not in self._counted:
+            counted = sweep(self.looks, self.levels, gap=shape.gap, quiet=shape.quiet)
+            self._counted[shape] = counted
+        return self._counted[shape]
+
+
 def shapes(lead: float, quiet: float | None = None) -> list[Shape]:
     """The rules that are tried, simplest first: with a quiet period that is given, or several by the label's lead."""
     spans = [quiet] if quiet is not None else [share * lead for share in QUIET_SHARES]
@@ -112,7 +127,7 @@ def allowed(
 
 def choose_policy(
     validation: Looks,
-    training: Looks,
+    training: Sweeps,
     budget: float,
     *,
     lead: float,
@@ -128,7 +143,7 @@ def choose_policy(
 
     Args:
         validation: looks at streams that were not trained on.
-        training: looks at some streams that were.
+        training: looks at some streams that were, as `Sweeps`.
         budget: false alarms per stream and day.
         lead: how long before an event its label turns to 1; quiet periods are shares of it.
         every: of the looks.
@@ -159,7 +174,7 @@ def choose_policy(
     if not fine.any() or not counted.caught[fine].any():
         raise BudgetError(_unmet(validation, counted, days, budget))
     # Events caught in training too: those of validation are few. Of thresholds that catch as many, the highest.
-    caught = counted.caught + sweep(training, levels, gap=shape.gap, quiet=shape.quiet).caught
+    caught = counted.caught + np.interp(levels, training.levels, training(shape).caught)
     place = len(levels) - 1 - int(np.argmax(np.where(fine, caught, -1)[::-1]))
     policy = AlarmPolicy(
         probability(levels[place]),
@@ -218,7 +233,7 @@ def choose_policies(
     train = task.splits["train"]
     some = np.random.default_rng(seed).permutation(len(train))[: TRAINING * validation.subjects]
     sample = {"train": train[torch.from_numpy(np.sort(some))]}
-    training = look(model, replace(task, splits=sample), "train", grid)
+    training = Sweeps(look(model, replace(task, splits=sample), "train", grid))
     return [
         choose_policy(
             validation,
@@ -276,7 +291,7 @@ def guarantee(budget: float, most: int, confidence: float) -> str:
 
 
 def _shape(
-    validation: Looks, training: Looks, budget: float, tried: Sequence[Shape], confidence: float
+    validation: Looks, training: Sweeps, budget: float, tried: Sequence[Shape], confidence: float
 ) -> tuple[Shape, int]:
     """The rule that catches most events of training streams within the budget, and C on the validation streams."""
     subjects = validation.subjects
@@ -291,12 +306,11 @@ def _shape(
     if len(open_to) == 1:
         return open_to[0], most[open_to[0]]
     best, caught = open_to[0], -np.inf
-    days = training.by_subject(training.days)
     for shape in open_to:
-        counted = sweep(training, levels_of(training)[::8], gap=shape.gap, quiet=shape.quiet)
-        fine = allowed(counted, days, budget, most[shape], confidence, subjects)
+        counted = training(shape)
+        fine = allowed(counted, training.days, budget, most[shape], confidence, subjects)
         here = int(np.where(fine, counted.caught, -1).max())
-        if here > caught + WORTH * training.event_count:
+        if here > caught + WORTH * training.looks.event_count:
             best, caught = shape, here
     return best, most[best]
 

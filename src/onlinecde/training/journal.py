@@ -13,7 +13,6 @@ from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
 from torch import Tensor
 
-from onlinecde.artifacts import read_manifest
 from onlinecde.files import claim, replace_file
 from onlinecde.training.settings import FitError
 
@@ -74,6 +73,104 @@ class Journal:
 
     @property
     def model_folder(self) -> Path:
+        return self.folder / MODEL
+
+    def read(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The last checkpoint, if there is one."""
+        return read_checkpoint(self.folder / CHECKPOINT)
+
+    def write(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Replace the checkpoint."""
+        write_checkpoint(self.folder / CHECKPOINT, tensors, facts)
+
+    def begin(self, history: list[dict[str, Any]]) -> None:
+        """Make the log say what the checkpoint knows; what came after it will come again."""
+        replace_file(self.folder / LOG, "".join(json.dumps(entry) + "\n" for entry in history))
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            return
+        self._board = SummaryWriter(
+            str(self.folder / BOARD), purge_step=len(history) + 1 if history else None
+        )
+
+    def epoch(self, entry: dict[str, Any]) -> None:
+        """Add an epoch to the log."""
+        with (self.folder / LOG).open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+        if self._board is not None:
+            for name, value in entry.items():
+                if name != "epoch" and isinstance(value, int | float):
+                    self._board.add_scalar(name, value, entry["epoch"])
+            self._board.flush()
+
+    def close(self) -> None:
+        """Let others write."""
+        if self._board is not None:
+            self._board.close()
+        self._lock.release()
+
+
+def read_run(folder: Path) -> dict[str, Any] | None:
+    """Which run a folder holds, as it was written; None where it holds none."""
+    try:
+        return json.loads((folder / RUN).read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise FitError(
+            f"{folder / RUN} is not JSON ({error}): give another folder, or --fresh."
+        ) from error
+
+
+def settings_of_then(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Settings of the run a folder holds that were the default when it began, and are not now."""
+    settings = (read_run(Path(folder)) or {}).get("settings", {})
+    earlier = {"monitor": "metric", "head_lr": 1.0}
+    return {name: value for name, value in earlier.items() if settings.get(name) == value}
+
+
+def model_settings_of_then(folder: str | os.PathLike[str], model: str) -> dict[str, Any]:
+    """The settings that the run of a folder began its model of a class with; empty where it has none."""
+    known = (read_run(Path(folder)) or {}).get("model")
+    if not isinstance(known, dict) or known.get("name") != model:
+        return {}
+    by_task = ("name", "channels", "static", "outputs", "kind")
+    return {name: value for name, value in known.items() if name not in by_task}
+
+
+def known_task(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """What the run in a folder says of its task; empty where there is none that can be read."""
+    try:
+        return dict(json.loads((Path(folder) / RUN).read_text())["task"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def read_log(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The epochs in a run's log, one dictionary each; empty where there is no log."""
+    file = Path(folder) / LOG
+    if not file.is_file():
+        return []
+    return [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
+
+
+def keep_policies(home: Path, *policies: Mapping[str, Any] | None) -> Path:
+    """Note the alarm policies that a model had, oldest first, in its history: that of its run, or its own.
+
+    One that stands there last already, or is None, is passed over. Returns the history's file.
+    """
+    file = (home.parent if (home.parent / RUN).is_file() else home) / POLICIES
+    known = file.read_text().splitlines() if file.is_file() else []
+    for policy in policies:
+        line = json.dumps(policy, sort_keys=True)
+        if policy is not None and (not known or known[-1] != line):
+            known.append(line)
+    replace_file(file, "".join(line + "\n" for line in known))
+    return file
+
+
+def model_folder(self) -> Path:
         return self.folder / MODEL
 
     def read(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
