@@ -97,7 +97,6 @@ def alarm_curve(task: Task, split: str, scores: np.ndarray, cohort: Cohort) -> A
     quiet = label_lead(task)
     counted = sweep(looks, levels_of(looks)[::4], gap=REPEATED, quiet=quiet)
     rate = counted.false.sum(0) / looks.days.sum()
-    rule = {"rearm": 1.0, "quiet": quiet}
     places = {int(np.argmax(rate <= most)) for most in RATES if (rate <= most).any()}
     return AlarmCurve(
         quiet=quiet,
@@ -105,7 +104,7 @@ def alarm_curve(task: Task, split: str, scores: np.ndarray, cohort: Cohort) -> A
         false_a_day=tuple(rate.tolist()),
         caught=tuple((counted.caught / looks.event_count).tolist()),
         scores=tuple(
-            score_alarms(looks, AlarmPolicy(probability(counted.levels[place]), **rule), cohort)
+            score_alarms(looks, AlarmPolicy(probability(counted.levels[place]), 1.0, quiet), cohort)
             for place in sorted(places, reverse=True)
         ),
     )

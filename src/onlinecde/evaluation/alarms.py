@@ -143,7 +143,7 @@ def look(
     rows, real = series.times.cpu().numpy(), series.real.cpu().numpy()
     times, real = policy.looks(rows, until.numpy(), real=real & (rows <= until.numpy()[:, None]))
     # A stream whose event came before its first row is never looked at.
-    times = np.where(real.any(1)[:, None], times, rows[:, :1])
+    times = np.where(real.any(axis=1, keepdims=True), times, rows[:, :1])
     answers = _asked(model, task, split, torch.from_numpy(times), policy.output, batch_size)
     return looks_of(task, split, times, real, answers, policy.output, truth, until)
 
