@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from onlinecde.data import Task, Utility
+from onlinecde.evaluation.alarm_curve import alarm_curve, own_policy
 from onlinecde.evaluation.bootstrap import Cohort, Estimate, Means, Statistic, interval
 from onlinecde.evaluation.breakdown import by_class, by_output
 from onlinecde.evaluation.calibration import calibration
@@ -126,7 +127,14 @@ def evaluate(
     kinds = " and ".join(dict.fromkeys(type(each).__name__ for each in models))
     usual = kinds if len(models) == 1 else f"mean of {len(models)} {kinds}"
     found = judged(name or usual, {of: probabilities(of) for of in needed})
-    return replace(found, reference=known, naive=beside_naive(task, split, found.probabilities))
+    subjects = [task.subjects[i] for i in task.splits[split].tolist()]
+    cohort = Cohort.of(subjects, resamples=bootstrap, seed=seed)
+    return replace(
+        found,
+        reference=known,
+        naive=beside_naive(task, split, found.probabilities),
+        policy=own_policy(models[0], task, split, cohort) if len(models) == 1 else None,
+    )
 
 
 def check_fit(model: OnlineModel, task: Task) -> None:
@@ -340,6 +348,7 @@ def _along_time(
         "event_source": source,
         "before_event": before_event(scores, known, times, events, cohort, edges=edges),
         "alarms": first_alarms(scores, known, times, events),
+        "alarm_curve": alarm_curve(task, split, scores, cohort),
     }
 
 

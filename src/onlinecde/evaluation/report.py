@@ -50,6 +50,9 @@ def report(
         before_event=tables.before_event_table(evaluation),
         before_event_note=_before_event_note(evaluation),
         alarms=_alarms(evaluation),
+        alarm_table=tables.alarm_table(evaluation),
+        alarm_note=_alarm_note(evaluation),
+        policy=evaluation.policy,
         trajectories=[
             Markup(inline_svg(trajectory_figure(one), f"{one.title}: {one.says} as time goes"))
             for one in trajectories
@@ -167,6 +170,18 @@ def _alarms(evaluation: Evaluation) -> str:
     )
 
 
+def _alarm_note(evaluation: Evaluation) -> str:
+    """What counts as a false alarm and as an event caught; empty where nothing is counted."""
+    curve = evaluation.alarm_curve
+    if curve is None:
+        return ""
+    return (
+        "An alarm is false where its label is 0 or not known, and catches an event where it is 1. Repeated "
+        f"every {curve.quiet:g} {evaluation.time_unit} while the risk stays at the threshold; at the times of the "
+        "labels. Thresholds are read off this split: to choose one that holds on new streams, onlinecde alarms."
+    )
+
+
 def _figures(
     evaluation: Evaluation, against: Sequence[Evaluation], log: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, str]]:
@@ -200,7 +215,7 @@ def _figures(
 
 
 def _binary_figures(shown: Mapping[str, Evaluation], evaluation: Evaluation, add: Any) -> None:
-    roc, precision, bins, hours = {}, {}, {}, {}
+    roc, precision, bins, hours, alarms = {}, {}, {}, {}, {}
     models = list(shown)
     for name, one in shown.items():
         auc = one.metrics.get("auc")
@@ -219,6 +234,11 @@ def _binary_figures(shown: Mapping[str, Evaluation], evaluation: Evaluation, add
         ]
         if table:
             hours[name] = table
+        if one.alarm_curve is not None:
+            alarms[name] = (
+                np.array(one.alarm_curve.false_a_day),
+                np.array(one.alarm_curve.caught),
+            )
     if roc:
         add(curves.roc_figure(roc, models), "ROC curve")
         rate = (evaluation.positive or 0) / max(evaluation.labels_given, 1)
@@ -233,6 +253,12 @@ def _binary_figures(shown: Mapping[str, Evaluation], evaluation: Evaluation, add
         add(
             curves.before_event_figure(hours, evaluation.time_unit, models=models),
             "AUROC by time before the event",
+        )
+    if alarms:
+        add(
+            curves.alarms_figure(alarms, models),
+            "Events caught against false alarms",
+            "Of all thresholds, from the highest on the left; at the times of the labels.",
         )
 
 

@@ -26,7 +26,8 @@ class AlarmPolicy:
 
     Args:
         threshold: a probability, or a number of a regression.
-        rearm: the number must have fallen below this before another alarm; default: the threshold.
+        rearm: the number must have been below this before another alarm; default: the threshold. Above the threshold,
+            as 1 of a probability, an alarm is repeated after each quiet time as long as the number stays there.
         quiet: time after an alarm in which no other is raised for that stream, in the model's unit.
         every: time between looks between rows; None: at rows alone.
         output: the output that is watched.
@@ -66,12 +67,13 @@ class AlarmPolicy:
                 more = ", for a classifier a probability from 0 to 1" if name == "threshold" else ""
                 raise AlarmPolicyError(f"{name} is {number!r}: give a finite number{more}.")
             object.__setattr__(self, name, float(number))
-        if self.rearm > self.threshold:
-            raise AlarmPolicyError(
-                f"rearm is {self.rearm:g}, above the threshold {self.threshold:g}: give the threshold or less."
-            )
         if self.quiet < 0:
             raise AlarmPolicyError(f"quiet is {self.quiet:g}: give a time of 0 or more.")
+        if self.repeated and not self.quiet:
+            raise AlarmPolicyError(
+                f"rearm is {self.rearm:g}, above the threshold {self.threshold:g}, which repeats an alarm whenever the "
+                "quiet time is over: give a quiet time too, or the threshold or less."
+            )
         if self.every is not None and self.every <= 0:
             raise AlarmPolicyError(
                 f"every is {self.every:g}: give a time above 0, or none for looks at rows alone."
@@ -87,6 +89,11 @@ class AlarmPolicy:
             raise AlarmPolicyError("chosen is not a mapping: give names and plain values.")
         object.__setattr__(self, "output", int(self.output))
         object.__setattr__(self, "chosen", dict(self.chosen))
+
+    @property
+    def repeated(self) -> bool:
+        """Whether an alarm comes again after the quiet time though the number has not fallen."""
+        return self.rearm > self.threshold
 
     def check_outputs(self, outputs: int, kind: str) -> None:
         """Raise AlarmPolicyError for a policy that a model of this kind can never meet, or never be below."""
@@ -206,9 +213,11 @@ class AlarmPolicy:
         """The policy in words; time_unit: the model's, one of `TIME_UNITS`."""
         ahead = "" if self.horizon is None else f" within {_span(self.horizon, time_unit)}"
         said = f"alarms at {self.threshold:.4g}{ahead}"
-        if self.rearm != self.threshold:
+        if self.repeated:
+            said += f", again every {_span(self.quiet, time_unit)} while there"
+        elif self.rearm != self.threshold:
             said += f", again after falling below {self.rearm:.4g}"
-        if self.quiet:
+        if self.quiet and not self.repeated:
             said += f", at most one in {_span(self.quiet, time_unit)}"
         if self.every is None:
             return f"{said}; looked at when a row comes"
