@@ -37,6 +37,13 @@ def alarms(
     output: Annotated[
         str | None, typer.Option(help="The output watched, by name or position, where several.")
     ] = None,
+    horizon: Annotated[
+        float | None,
+        typer.Option(
+            help="Of time to an event: how far ahead the risk looks that is watched, in the task's unit; default: "
+            "as the first answer."
+        ),
+    ] = None,
     confidence: Annotated[
         float,
         typer.Option(
@@ -83,7 +90,16 @@ def alarms(
     own = JudgedOptions(data_dir=judged.data_dir).load(home) if judged.elsewhere else task
     if judged.split == "validation" and not judged.elsewhere:
         raise ValueError("the policy is chosen on validation: judge it on another split.")
-    model = load(home).to(device_for(device))
+    model, ahead = load(home).to(device_for(device)), None
+    if own.horizon is not None:
+        ahead = model.readout.bins.check_horizon(horizon)  # pyright: ignore[reportOptionalMemberAccess]
+        same = own is task
+        model, task = model.within(ahead), task.within(ahead)
+        own = task if same else own.within(ahead)
+    elif horizon is not None:
+        raise ValueError(
+            f"--horizon is for models of time to an event, and this one is {own.kind}."
+        )
     for each in {id(one): one for one in (own, task)}.values():
         check_fit(model, each)
     watched = _output(output, own)
@@ -112,7 +128,7 @@ def alarms(
         words = command_words(alarms, given, without=("data_dir", "json", "device", "write"))
         typer.echo(f"wrote {_write_json(json, chosen, scores, words, str(model.device))}")
     if write:
-        _write(home, chosen[0], scores[0], task)
+        _write(home, chosen[0], scores[0], task, ahead)
 
 
 def _output(given: str | None, task: Task) -> int:
@@ -156,12 +172,12 @@ def _show(chosen: list[Chosen], scores: list[AlarmScore], task: Task, unseen: st
     console.print(chosen[-1].policy.chosen["guarantee"], highlight=False)
 
 
-def _write(home: Path, one: Chosen, score: AlarmScore, task: Task) -> None:
+def _write(home: Path, one: Chosen, score: AlarmScore, task: Task, horizon: float | None) -> None:
     from onlinecde.artifacts import read_manifest, save_alarm_policy
     from onlinecde.training.journal import keep_policies
 
     reasons = {**one.policy.chosen, "task": task.name, "judged": score.as_json()}
-    policy = replace(one.policy, chosen=reasons)
+    policy = replace(one.policy, chosen=reasons, horizon=horizon)
     before = read_manifest(home).alarm_policy
     save_alarm_policy(home, policy)
     history = keep_policies(home, before, read_manifest(home).alarm_policy)

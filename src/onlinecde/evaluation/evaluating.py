@@ -40,7 +40,7 @@ from onlinecde.evaluation.results import Evaluation
 from onlinecde.evaluation.utility import best_threshold, normalised, utility_of
 from onlinecde.models import OnlineModel
 from onlinecde.models.readout import Readout, known_labels
-from onlinecde.models.time_bins import usual_horizons
+from onlinecde.models.time_bins import risk_at, usual_horizons
 from onlinecde.version import __version__
 
 WITHIN = ("auc", "brier", "log_loss")
@@ -186,8 +186,14 @@ def judge(
         values[metric] = interval(cast(float, values[metric].value), several)
     if task.kind in ("binary", "time-to-event"):
         held |= _calibration(task, risk, labels, cohort)
-    if task.kind == "binary" and task.per == "row":
-        held |= _along_time(task, split, risk, labels, cohort, event_at, hours)
+    near, ahead, known = task, risk, labels
+    if task.horizon is not None:
+        near = task.within()
+        ends = torch.tensor(task.edges, dtype=torch.float64)
+        ahead = risk_at(risk, ends, torch.tensor([task.horizon], dtype=torch.float64))
+        known = near.split(split)[1].cpu()
+    if near.kind == "binary" and near.per == "row":
+        held |= _along_time(near, split, ahead, known, cohort, event_at, hours)
     if task.kind == "multiclass":
         held |= by_class(risk, labels, task.classes)
     if task.kind == "regression" and task.outputs > 1:
