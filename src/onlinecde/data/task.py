@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from onlinecde.data.alarm_utility import Utility
 from onlinecde.data.errors import DataError
+from onlinecde.data.known_risk import KnownRisk
+from onlinecde.data.queries import Queries
 from onlinecde.data.splits import FRACTIONS, check_splits, split_streams
+from onlinecde.data.truth import EndLabels, ListedLabels, Truth
 from onlinecde.series import Schema, SeriesBatch, SeriesError
 
 Kind = Literal["binary", "multiclass", "multilabel", "regression"]
-Per = Literal["stream", "row"]
+Per = Literal["stream", "row", "time"]
 
 METRICS: Mapping[str, str] = {
     "binary": "auc",
@@ -24,40 +28,6 @@ METRICS: Mapping[str, str] = {
     "regression": "rmse",
 }
 """The metric a task is judged by unless it names another."""
-
-
-@dataclass(frozen=True, eq=False)
-class Utility:
-    """What an alarm and silence are worth at each row of a task, as its data set defines it."""
-
-    alarm: np.ndarray
-    """(stream, row) float64; 0 where there is no label."""
-    silence: np.ndarray
-    """(stream, row) float64; 0 where there is no label."""
-
-    @property
-    def best(self) -> np.ndarray:
-        """The most each row can be worth."""
-        return np.maximum(self.alarm, self.silence)
-
-    def select(self, streams: Tensor | slice, rows: int | None = None) -> Utility:
-        """Only these streams, and only their first rows."""
-        at = streams if isinstance(streams, slice) else streams.cpu().numpy()
-        return Utility(self.alarm[at, :rows], self.silence[at, :rows])
-
-
-@dataclass(frozen=True, eq=False)
-class KnownRisk:
-    """What simulated data know beyond the labels."""
-
-    risk: Tensor
-    """(stream, row): the best possible prediction of each label; NaN in padding."""
-    event_times: Tensor
-    """(stream,): when the event came, in the task's unit; infinite where none did."""
-
-    def select(self, streams: Tensor | slice, rows: int | None = None) -> KnownRisk:
-        """Only these streams, and only their first rows."""
-        return KnownRisk(self.risk[streams, :rows], self.event_times[streams])
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +47,8 @@ class Task:
     name: str
     series: SeriesBatch
     labels: Tensor
-    """(stream,) or (stream, output) with `per="stream"`; (stream, row) with `per="row"`.
+    """(stream,) or (stream, output) with `per="stream"`; (stream, row) with `per="row"`; (stream, query) or
+    (stream, query, output) with `per="time"`.
 
     float32, NaN where there is no label; classes of "multiclass" are int64, -1 where there is none.
     """
@@ -105,6 +76,10 @@ class Task:
     """The data set's own score of alarms at rows; None where it defines none."""
     known_risk: KnownRisk | None = None
     """True risk and times of events; None unless the data are simulated."""
+    truth: Truth | None = None
+    """What the label is at any time, where more is known than `labels` lists; see `label_truth`."""
+    queries: Tensor | None = None
+    """(stream, query) float64 with `per="time"`: when each label is asked for; NaN behind a stream's last."""
 
     @classmethod
     def build(
@@ -130,6 +105,8 @@ class Task:
         label_lead: float = 0.0,
         utility: Utility | None = None,
         known_risk: KnownRisk | None = None,
+        truth: Truth | None = None,
+        queries: Tensor | None = None,
     ) -> Task:
         """Check series against labels and deal the streams out to splits.
 
@@ -139,14 +116,15 @@ class Task:
         """
         if kind not in METRICS:
             raise DataError(f"kind is {kind!r}: choose one of {list(METRICS)}.")
-        if per not in ("stream", "row"):
-            raise DataError(f"per is {per!r}: choose 'stream' or 'row'.")
+        if per not in get_args(Per):
+            raise DataError(f"per is {per!r}: choose 'stream', 'row' or 'time'.")
+        queries = _checked_queries(queries, series, per)
         subjects = tuple(subjects) if subjects is not None else series.streams
         if len(subjects) != len(series):
             raise DataError(
                 f"{len(subjects)} subjects for {len(series)} streams: give one for each."
             )
-        target = _checked_labels(labels, series, kind, per, tuple(classes))
+        target = _checked_labels(labels, series, kind, per, tuple(classes), queries)
         if splits is None:
             strata = strata_of(target, kind) if stratify else None
             dealt = split_streams(subjects, strata, seed=seed, fractions=fractions)
@@ -171,10 +149,104 @@ class Task:
             label_lead=float(label_lead),
             utility=utility,
             known_risk=known_risk,
+            truth=truth,
+            queries=queries,
+        )
+
+    @property
+    def times(self) -> Tensor | None:
+        """When each label is: row times, query times, both (stream, ...); None with one label a stream."""
+        return {"stream": None, "row": self.series.times, "time": self.queries}[self.per]
+
+    @property
+    def label_truth(self) -> Truth:
+        """What the label is at any time: `truth`, or as far as `labels` tell."""
+        if self.truth is not None:
+            return self.truth
+        series = self.series
+        last = series.times.gather(1, series.rows[:, None] - 1)[:, 0]
+        if self.per == "stream":
+            return EndLabels(last, self.labels)
+        times = series.times.masked_fill(~series.real, torch.inf)
+        if self.queries is not None:
+            times = self.queries.nan_to_num(torch.inf)
+            last = torch.maximum(last, self.queries.nan_to_num(-torch.inf).amax(1))
+        return ListedLabels(last, times, self.labels)
+
+    def asked(self, queries: Queries | str | Tensor, *, seed: int = 0) -> Task:
+        """The task with its labels at other times: a grid, random times, or (stream, query) of one's own.
+
+        Where the label is not known at a time there is none. With `Queries` of the rows or the end, labels are
+        those that the truth has there.
+
+        >>> from onlinecde.data import simulate_ward
+        >>> task = simulate_ward(40, seed=0).task.asked("every=1h")
+        >>> task.per, task.labels.shape == task.queries.shape
+        ('time', True)
+        """
+        truth = self.label_truth
+        if isinstance(queries, str):
+            queries = Queries.parse(queries, self.time_unit)
+        if isinstance(queries, Queries):
+            generator = torch.Generator().manual_seed(seed)
+            queries = queries.times(self.series, truth.until, generator)
+        times = _checked_queries(queries, self.series, "time")
+        assert times is not None
+        times = times[:, : _most_of(times)]
+        asked = replace(self, per="time", queries=times, labels=truth.at(times), truth=truth)
+        if not bool(asked.labelled.any()):
+            raise DataError(
+                f"task '{self.name}': no label is known at any of the times asked about: choose others."
+            )
+        return replace(
+            asked,
+            utility=self.utility and self.utility.at(times, asked.labelled),
+            known_risk=self.known_risk and self.known_risk.at(times),
+        )
+
+    def select(self, streams: Tensor, splits: dict[str, Tensor]) -> Task:
+        """Only these streams, by position, dealt out to `splits`, positions among them."""
+        series = self.series[streams]
+        chosen = replace(
+            self,
+            series=series,
+            labels=self.labels[streams.to(self.labels.device)],
+            queries=None if self.queries is None else self.queries[streams.to(self.queries.device)],
+            truth=self.truth and self.truth.select(streams.to(self.truth.until.device)),
+            utility=self.utility and self.utility.select(streams),
+            known_risk=self.known_risk and self.known_risk.select(streams),
+            subjects=tuple(self.subjects[at] for at in streams.tolist()),
+            splits=splits,
+        )
+        if self.per == "stream":
+            return chosen
+        most = series.times.shape[1] if chosen.queries is None else _most_of(chosen.queries)
+        return chosen._first_labels(most)
+
+    def first_rows(self, rows: int) -> Task:
+        """Only the first rows of each stream, and nothing asked about after the last of them."""
+        if rows >= self.series.times.shape[1]:
+            return self
+        series = self.series.first_rows(rows)
+        last = series.times.gather(1, series.rows[:, None] - 1)
+        short = replace(self, series=series, truth=self.truth and self.truth.cut(last[:, 0]))
+        if self.queries is not None:
+            return short.asked(self.queries.masked_fill(self.queries > last, torch.nan))
+        return short._first_labels(rows) if self.per == "row" else short
+
+    def _first_labels(self, most: int) -> Task:
+        """Only so many labels of each stream, which has no more, and what stands beside them."""
+        whole = slice(None)
+        return replace(
+            self,
+            labels=self.labels[:, :most],
+            queries=None if self.queries is None else self.queries[:, :most],
+            utility=self.utility and self.utility.select(whole, most),
+            known_risk=self.known_risk and self.known_risk.select(whole, most),
         )
 
     def split(self, name: str) -> tuple[SeriesBatch, Tensor]:
-        """The series and labels of one split; row labels are cut to the rows of its series."""
+        """The series and labels of one split; labels along time are cut to the most that a stream of it has."""
         if name not in self.splits:
             raise DataError(
                 f"task '{self.name}' has no split '{name}': it has {list(self.splits)}."
@@ -183,7 +255,18 @@ class Task:
         if not len(at):
             raise DataError(f"split '{name}' of task '{self.name}' is empty.")
         batch, labels = self.series[at], self.labels[at.to(self.labels.device)]
-        return batch, labels[:, : batch.times.shape[1]] if self.per == "row" else labels
+        times = self.split_times(name)
+        return batch, labels if times is None else labels[:, : times.shape[1]]
+
+    def split_times(self, name: str) -> Tensor | None:
+        """When the labels of one split are, (stream, row) or (stream, query); None with one label a stream."""
+        at = self.splits[name]
+        if self.per == "row":
+            return self.series[at].times
+        if self.queries is None:
+            return None
+        chosen = self.queries[at.to(self.queries.device)]
+        return chosen[:, : _most_of(chosen)]
 
     @property
     def schema(self) -> Schema:
@@ -214,14 +297,20 @@ class Task:
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Task:
         """Move series and labels to a device, or give the values another dtype."""
-        return replace(self, series=self.series.to(device, dtype), labels=self.labels.to(device))
+        moved = {
+            name: None if (one := getattr(self, name)) is None else one.to(device)
+            for name in ("truth", "queries")
+        }
+        series, labels = self.series.to(device, dtype), self.labels.to(device)
+        return replace(self, series=series, labels=labels, **moved)
 
     @property
     def outputs(self) -> int:
         """How many numbers a model for this task puts out."""
         if self.kind == "multiclass":
             return len(self.classes)
-        return self.labels.shape[1] if self.per == "stream" and self.labels.ndim == 2 else 1
+        several = self.labels.ndim == (2 if self.per == "stream" else 3)
+        return self.labels.shape[-1] if several else 1
 
     @property
     def labelled(self) -> Tensor:
@@ -262,8 +351,51 @@ class Task:
         )
 
 
+def _most_of(queries: Tensor) -> int:
+    """The most queries that a stream has, at least 1."""
+    return max(1, int((~queries.isnan()).sum(1).max()))
+
+
+def _checked_queries(queries: Any, series: SeriesBatch, per: Per) -> Tensor | None:
+    """Query times as (stream, query) float64, rising; None where labels are not asked for by times."""
+    if (queries is None) != (per != "time"):
+        raise DataError(
+            "query times go with per='time', and per='time' with query times: give both or neither."
+        )
+    if queries is None:
+        return None
+    times = torch.as_tensor(queries, dtype=torch.float64, device=series.device)
+    if times.ndim != 2 or len(times) != len(series):
+        raise DataError(
+            f"query times have shape {tuple(times.shape)} for {len(series)} streams: give (stream, query)."
+        )
+    asked = ~times.isnan()
+    wrong = {
+        "is not finite: leave it out": asked & ~times.isfinite(),
+        "follows a gap: NaN may only stand behind a stream's last query": asked
+        & ~asked.cummin(1).values,
+        "does not come after the one before it: sort them and give each once": nn.functional.pad(
+            times[:, 1:] <= times[:, :-1], (1, 0)
+        ),
+        "lies before the stream's first row, when nothing is known: leave it out": times
+        < series.times[:, :1],
+    }
+    for what, where in wrong.items():
+        if bool(where.any()):
+            stream, query = where.nonzero()[0].tolist()
+            raise DataError(
+                f"stream {series.streams[stream]!r}: query time {float(times[stream, query])} {what}."
+            )
+    return times
+
+
 def _checked_labels(
-    labels: Any, series: SeriesBatch, kind: Kind, per: Per, classes: tuple[str, ...]
+    labels: Any,
+    series: SeriesBatch,
+    kind: Kind,
+    per: Per,
+    classes: tuple[str, ...],
+    queries: Tensor | None,
 ) -> Tensor:
     try:
         if isinstance(labels, np.ndarray):
@@ -272,10 +404,11 @@ def _checked_labels(
         target = torch.as_tensor(labels, device=series.device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"the labels cannot be read as numbers ({error}).") from error
-    shape = tuple(series.times.shape) if per == "row" else (len(series),)
-    many = per == "stream" and kind in ("multilabel", "regression") and target.ndim == 2
-    if target.shape[:1] != shape[:1] or (not many and tuple(target.shape) != shape):
-        words = "(stream, row)" if per == "row" else "(stream,)"
+    times = {"stream": None, "row": series.times, "time": queries}[per]
+    shape = (len(series),) if times is None else tuple(times.shape)
+    many = kind in ("multilabel", "regression") and target.ndim == len(shape) + 1 and per != "row"
+    if target.shape[: len(shape)] != shape or (not many and tuple(target.shape) != shape):
+        words = {"stream": "(stream,)", "row": "(stream, row)", "time": "(stream, query)"}[per]
         raise DataError(f"labels have shape {tuple(target.shape)}: they must be {words}, {shape}.")
     if kind == "multiclass":
         target = torch.where(target.isnan(), -1, target) if target.is_floating_point() else target
@@ -294,11 +427,13 @@ def _checked_labels(
         # What a row label says of padding is no label.
         target = target.masked_fill(~series.real, -1 if kind == "multiclass" else torch.nan)
         bad = bad & series.real
-    elif not many:
+    elif per == "stream" and not many:
         bad = bad | missing
     if bad.any():
         where = bad.nonzero()[0].tolist()
-        at = f"stream {series.streams[where[0]]!r}" + (f", row {where[1]}" if per == "row" else "")
+        at = f"stream {series.streams[where[0]]!r}" + (
+            f", {per} {where[1]}" if per != "stream" else ""
+        )
         allowed = {
             "binary": "0 or 1",
             "multilabel": "0 or 1",
@@ -327,7 +462,7 @@ def strata_of(labels: Tensor, kind: Kind) -> Tensor | None:
         return None
     if kind == "multiclass":
         return (labels if labels.ndim == 1 else labels.amax(1)).cpu()
-    positive = labels == 1
+    positive = (labels == 1).flatten(1) if labels.ndim > 1 else labels == 1
     return (positive if labels.ndim == 1 else positive.any(1)).to(torch.int64).cpu()
 
 
@@ -343,6 +478,6 @@ def _describe_labels(task: Task) -> str:
             f"{int(counts.min())} to {int(counts.max())} a class"
         )
     text = f"{known.numel()}; {int(known.sum())} positive ({100 * float(known.mean()):.2f} %)"
-    if task.per == "row":
+    if task.per != "stream":
         text += f", in {int((task.labels == 1).any(1).sum())} streams"
     return text
