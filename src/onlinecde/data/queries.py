@@ -90,7 +90,8 @@ class Queries:
                 f"every={self.every:g} asks about {most:,} times of a stream: give a longer step."
             )
         place = torch.arange(most, dtype=torch.float64, device=times.device)
-        return (first + self.every * place).masked_fill(place > steps, torch.nan)
+        grid = (first + self.every * place).minimum(until.to(times)[:, None].maximum(first))
+        return grid.masked_fill(place > steps, torch.nan)
 
 
 def duration(text: str, time_unit: str) -> float:

@@ -115,6 +115,17 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
             StateError: a stream has no row yet, or t lies before its last one.
         """
 
+    def within(self, horizon: float | None = None) -> Self:
+        """Of a model of time to an event one of kind "binary", of the same weights: whether it comes within a horizon.
+
+        Args:
+            horizon: in the unit of the series' time; default: the model's own.
+        """
+        one = copy.copy(self)
+        one._modules = {**self._modules, "readout": self.readout.within(horizon)}
+        one.outputs = 1
+        return one
+
     def fit_scales(self, batch: SeriesBatch) -> Self:
         """Learn from training series how the model sees them: its scales, and the names of its channels.
 

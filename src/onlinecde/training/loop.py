@@ -17,6 +17,7 @@ from onlinecde.evaluation.metrics import better, score_or_none
 from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models import OnlineModel, RecurrentModel
 from onlinecde.models.base import present_name
+from onlinecde.models.readout import known_labels
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import SolverError, counting_evaluations
 from onlinecde.training.callbacks import Callback
@@ -135,8 +136,7 @@ class Training:
         labels = self.labels[chosen.to(self.labels.device)]
         if self.per == "row":
             labels = labels[:, : batch.times.shape[1]]
-        labelled = labels >= 0 if self.kind == "multiclass" else ~labels.isnan()
-        many = int(labelled.sum())
+        many = int(known_labels(self.kind, labels).sum())
         if not many:
             return 0.0, 0
         self.model.train()
