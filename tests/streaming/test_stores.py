@@ -83,7 +83,7 @@ def test_what_is_committed_is_read_back(store):
         checkpoints=[(1, -2.5, b"x"), (1, 1.0, b"y")],
         revised=[(1, 0.0, 1, b"old")],
         refused=[("a", "nan", "c", "1", "time_not_finite")],
-        alarms=[(1, 1, 1.0, 0.9, 0.8, 100.0, None, None)],
+        alarms=[(1, 1, 1.0, 0.9, 0.8, 100.0, None, None, None, None, None)],
     )  # fmt: skip
     store.commit(commit)
     assert store.head() == (None, 1, '{"a": 1}')
@@ -139,7 +139,7 @@ def test_a_look_whether_it_can_be_written_changes_nothing(store):
 
 
 def test_alarms_are_acknowledged_once(store):
-    alarm = (1, 1, 1.0, 0.9, 0.8, 100.0, None, None)
+    alarm = (1, 1, 1.0, 0.9, 0.8, 100.0, None, None, None, None, None)
     store.commit(Commit(1, 1.0, "{}", alarms=[alarm, (2, 2, *alarm[2:])]))
     assert [one.number for one in store.alarms()] == [2, 1]
     assert store.acknowledge(1, 200.0, "nurse") == Alarm(*alarm[:6], 200.0, "nurse")
@@ -177,7 +177,7 @@ def test_forgetting_leaves_nothing_of_a_stream_and_all_of_the_others(store):
             1, 1.0, "{}", opened=[tuple(stream()), tuple(stream(2, "b"))],
             rows=[tuple(row(0.0)), tuple(row(0.0, 2))], states=[tuple(state(0.0)), tuple(state(0.0, 2))],
             checkpoints=[(1, 0.0, b"x"), (2, 0.0, b"x")], revised=[(1, 0.0, 1, b"o"), (2, 0.0, 1, b"o")],
-            alarms=[(1, 1, 1.0, 0.9, 0.8, 1.0, None, None), (2, 2, 1.0, 0.9, 0.8, 1.0, None, None)],
+            alarms=[(n, n, 1.0, 0.9, 0.8, 1.0, *[None] * 5) for n in (1, 2)],
         )
     )  # fmt: skip
     store.forget(1, '{"left": 1}')
