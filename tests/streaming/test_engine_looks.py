@@ -1,97 +1,28 @@
-"""Alarms between rows: the same as offline, whoever looks and when, through eviction, restarts and late events."""
+"""Alarms between rows are the same as offline: whoever looks and when, through eviction, restarts and late events."""
 
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from made_streams import CHANNELS
+from swinging_streams import (
+    CLOCK,
+    POLICY,
+    Wall,
+    alarms_of,
+    made_engine,
+    offline,
+    random_rows,
+    rising_rows,
+    sent,
+)
 
-import onlinecde as oc
 from onlinecde.models import AlarmPolicy
-from onlinecde.streaming import Engine, Event, MemoryStore, SQLiteStore, StreamClock
-
-
-def swinging_model():
-    """Its answer swings from row to row and between them."""
-    torch.manual_seed(23)
-    model = oc.NeuralCDE(channels=3, hidden=6, outputs=1, field={"width": 8}, counts=False)
-    with torch.no_grad():
-        model.field.weight *= 4
-        for layer in model.field.inner:
-            layer.weight *= 3
-        model.readout.layers.weight *= 3
-    return model.double().eval()
-
-
-MODEL = swinging_model()
-CLOCK = StreamClock(rate=1.0, silent_after=3.0)
-POLICY = AlarmPolicy(0.05, rearm=0.0, quiet=0.5, every=0.25)
-
-
-class Wall:
-    """A wall clock that a test moves."""
-
-    def __init__(self):
-        self.time = 100.0
-
-    def __call__(self):
-        return self.time
-
-
-def made_engine(store=None, wall=None, clock=CLOCK, policy=POLICY, **changes):
-    return Engine(
-        MODEL, store or MemoryStore(), channels=CHANNELS, clock=wall or Wall(), stream_clock=clock,
-        policy=policy, **{"lateness": 2.0, "recent": 2, "checkpoint_rows": 4, **changes},
-    )  # fmt: skip
-
-
-def random_rows(random, streams=6, rows=20):
-    """(time, stream, values) in order of time; gaps of all sizes, some longer than a stream is followed."""
-    made = []
-    for stream in range(streams):
-        times = np.cumsum(
-            random.choice([0.1, 0.25, 0.6, 1.3, 5.0], rows, p=[0.2, 0.2, 0.3, 0.2, 0.1])
-        )
-        for time in times + random.integers(0, 4) / 8:
-            made.append((float(time), f"s{stream}", random.normal(size=3) * 2))
-    return sorted(made, key=lambda row: row[:2])
-
-
-def sent(row, **changes):
-    time, stream, values = row
-    return [
-        Event(stream, time, name, value)
-        for name, value in zip(CHANNELS, values.tolist(), strict=True)
-    ]
-
-
-def alarms_of(engine):
-    return sorted(
-        (one.stream, one.time, round(one.probability, 9), one.rose) for one in engine.alarms()
-    )
-
-
-def offline(rows, until, policy=POLICY):
-    """What the model says on the grid of all rows, and where the policy raises alarms there."""
-    found = []
-    for stream in sorted({row[1] for row in rows}):
-        own = [row for row in rows if row[1] == stream]
-        times = np.array([[row[0] for row in own]])
-        batch = oc.SeriesBatch.from_padded(
-            torch.tensor(times), torch.tensor(np.array([[row[2] for row in own]]))
-        )
-        looks, real = policy.looks(times, [until[stream]], silent_after=CLOCK.silent_after)
-        with torch.no_grad():
-            said = MODEL(batch, at=torch.tensor(looks))[..., 0].numpy()
-        for look in np.flatnonzero(policy.alarm_times(said, looks, real)[0]):
-            at = float(looks[0, look])
-            rose = "at a row" if at in times else "between rows"
-            found.append((stream, at, round(float(said[0, look]), 9), rose))
-    return found
+from onlinecde.streaming import Event, SQLiteStore, StreamClock, looks
 
 
 @pytest.mark.parametrize("policy", [POLICY, AlarmPolicy(0.1, every=0.1), AlarmPolicy(0.05, 0.0)])
@@ -121,7 +52,7 @@ WAYS = st.fixed_dictionaries(
 )
 
 
-def late_rows(random, streams=3, rows=14):
+def late_rows(random, streams=3, rows=9):
     """(wall, events): rows that come after the clock has passed them, out of order, corrected and split in two."""
     arrivals = []
     for time, stream, values in random_rows(random, streams, rows):
@@ -170,7 +101,7 @@ def followed(arrivals, folder, way, policy, origins):
 
 
 # A failure is one seed already; making it smaller takes minutes.
-@settings(max_examples=25, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=12, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.5, 2.0]), st.booleans(), WAYS)
 def test_nobody_can_tell_from_the_alarms_when_looks_were_made(seed, quiet, with_origins, way):
     """Late rows, corrections, evictions and restarts: alarms are those of an engine that only ever took rows."""
@@ -184,3 +115,61 @@ def test_nobody_can_tell_from_the_alarms_when_looks_were_made(seed, quiet, with_
     assert found[0] == wanted[0]
     # The wall clock is that of whoever looked first.
     assert all(one <= other for one, other in zip(found[1], wanted[1], strict=True))
+
+
+def test_a_time_without_a_server_is_made_up_for_in_order_and_bounded(tmp_path, monkeypatch):
+    wall, policy = Wall(), AlarmPolicy(0.0, every=0.25)
+    engine = made_engine(SQLiteStore(tmp_path / "live.db"), wall, policy=policy)
+    rows = rising_rows(policy)
+    for row in rows:
+        engine.apply(sent(row))
+    engine.close()
+    wall.time += 50.0
+    again = made_engine(SQLiteStore(tmp_path / "live.db"), wall, policy=policy)
+    assert [alarm[:2] for alarm in alarms_of(again)] == []
+    again.look()
+    last = dict.fromkeys(("s0", "s1", "s2"), CLOCK.silent_after)
+    assert alarms_of(again) == offline(rows, last, policy)
+    again.close()
+    monkeypatch.setattr(looks, "MADE_UP", 2)
+    bounded = made_engine(
+        SQLiteStore(tmp_path / "live.db"), wall, policy=AlarmPolicy(9.0, every=0.25)
+    )
+    bounded.apply(sent((1.0, "s9", rows[0][2])))
+    wall.time += 50.0
+    assert sum(piece.looks for piece in bounded.look_pieces()) <= 2 * 4
+    bounded.close()
+
+
+def test_writers_go_on_between_pieces_and_no_alarm_is_lost(monkeypatch):
+    """Looks from one thread, rows from two others: the alarms are the offline model's."""
+    monkeypatch.setattr(looks, "PIECE", 2)
+    rows = random_rows(np.random.default_rng(7), streams=8, rows=15)
+    wall, done = Wall(), threading.Event()
+    engine = made_engine(wall=wall, clock=StreamClock(1e-9, CLOCK.silent_after))
+    looked = []
+
+    def look():
+        while not done.is_set():
+            wall.time += 1e-3
+            for piece in engine.look_pieces():
+                looked.append(piece.looks)
+
+    def write(streams):
+        for row in rows:
+            if row[1] in streams:
+                engine.apply(sent(row))
+
+    threads = [
+        threading.Thread(target=write, args=({f"s{n}" for n in half},))
+        for half in (range(4), range(4, 8))
+    ]
+    watcher = threading.Thread(target=look)
+    for thread in (watcher, *threads):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done.set()
+    watcher.join()
+    last = {row[1]: row[0] for row in rows}
+    assert alarms_of(engine) == offline(rows, last)

@@ -24,7 +24,7 @@ from onlinecde.data.task import Task
 from onlinecde.files import cache_folder
 from onlinecde.series import RawStatic, StaticColumn
 
-FORMAT = 4
+FORMAT = 5
 """Raised whenever what is stored, or how a data set is prepared, changes."""
 PARTS = ("utility", "known_risk", "truth")
 """What a task may carry beside its series and labels."""

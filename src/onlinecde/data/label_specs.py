@@ -34,7 +34,8 @@ class RowLabels:
 
 @dataclass(frozen=True)
 class TimeLabels:
-    """Labels at any times, with rows there or not: columns `time` and `column` (or several) of `table`.
+    """Labels at any times, with rows there or not: columns `time` and `column` (or several) of `table`, or of the
+    series' own where that is None.
 
     Labels before a stream's first row, and after it is followed, are left out and counted. `stands` as in `RowLabels`.
     """
