@@ -262,7 +262,7 @@ def halves(task: Task, seed: int) -> Task:
 
 def label_lead(task: Task) -> float:
     """How long before an event its label turns to 1; half of how long the median stream is followed, where unknown."""
-    if isinstance(task.truth, EventTruth):
+    if isinstance(task.truth, EventTruth) and task.truth.horizon is not None:
         return task.truth.horizon
     if task.label_lead > 0:
         return task.label_lead
