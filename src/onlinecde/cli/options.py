@@ -407,6 +407,11 @@ class JudgedOptions:
         given = {"events": self.events, "labels": self.labels, "static": self.static}
         return {name: file for name, file in given.items() if file is not None}
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether what is judged is named, and need not be what the model was fitted on."""
+        return self.task is not None or bool(self.tables)
+
     def load(self, home: Path) -> Task:
         """The task for the model of a folder; what is worth knowing of it is said."""
         from onlinecde.training.judged_task import judged_task

@@ -41,7 +41,7 @@ def fold_task(task: Task, fold: int, folds: int) -> Task:
     listed = task.truth.listed if isinstance(task.truth, ListedLabels) else task.labels
     dealt = split_streams(
         [task.subjects[at] for at in pool.tolist()],
-        strata_of(listed[pool.to(listed.device)], task.kind),
+        strata_of(listed[pool.to(listed.device)], task.kind, task.horizon),
         seed=_SEED,
         fractions={str(number): 1 / folds for number in range(1, folds + 1)},
     )

@@ -61,6 +61,7 @@ def task_from_table(
     fractions: Mapping[str, float] = FRACTIONS,
     metric: str | None = None,
     schema: Schema | None = None,
+    edges: Sequence[float] | None = None,
 ) -> Task:
     """Turn a table into a task: CSV, Parquet or Arrow file, or polars, pandas, Arrow table.
 
@@ -85,6 +86,7 @@ def task_from_table(
       `static_columns`. Its channels and static features are looked up by name, and encoded as they
       were in training; what the table lacks is missing, what it has besides is not read, and both
       are said in `task.notes`.
+    - `edges`: where the bins of time ahead end, of a task of time to an event (default: finer where events are).
 
     Raises `DataError` naming the file, the line and the column.
     """
@@ -155,6 +157,7 @@ def task_from_table(
         truth=target.truth,
         queries=target.queries,
         horizon=target.horizon if target.kind == "time-to-event" else None,
+        edges=edges,
         table_clock=TableClock(clock, stream, time),
     )
     kinds = {} if schema is None else {c.name: c.categories is None for c in schema.static}

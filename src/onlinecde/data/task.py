@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from onlinecde.data.alarm_utility import Utility
 from onlinecde.data.errors import DataError
 from onlinecde.data.known_risk import KnownRisk
-from onlinecde.data.queries import Queries
+from onlinecde.data.queries import Queries, clock_grid
 from onlinecde.data.splits import FRACTIONS, check_splits, split_streams
 from onlinecde.data.time_ahead import time_bins
 from onlinecde.data.truth import EndLabels, ListedLabels, Truth, check_truth
@@ -145,13 +145,13 @@ class Task:
         if truth is not None:
             check_truth(truth, series)
         if splits is None:
-            strata = strata_of(target, kind) if stratify else None
+            strata = strata_of(target, kind, horizon) if stratify else None
             dealt = split_streams(subjects, strata, seed=seed, fractions=fractions)
         else:
             dealt = {name: torch.as_tensor(at, dtype=torch.int64) for name, at in splits.items()}
             check_splits(dealt, subjects)
         settings = dict(settings or {})
-        bins, horizon = (), None if kind != "time-to-event" else horizon
+        bins = ()
         if kind == "time-to-event":
             settings |= {} if edges is None else {"edges": list(edges)}
             bins, horizon = time_bins(target, dealt, edges, horizon)
@@ -201,6 +201,17 @@ class Task:
             times = self.queries.nan_to_num(torch.inf)
             last = torch.maximum(last, self.queries.nan_to_num(-torch.inf).amax(1))
         return ListedLabels(last, times, self.labels)
+
+    @property
+    def clock(self) -> Queries | None:
+        """The grid on which it is judged by the clock; None where labels are not known between the times they have.
+
+        A label that never changes in time, as that of how a stay ends, is no reason to ask again and again.
+        """
+        truth = self.truth
+        if truth is None or self.per == "time" or not truth.continuous:
+            return None
+        return None if isinstance(truth, EndLabels) else clock_grid(self.series, truth.until)
 
     def asked(self, queries: Queries | str | Tensor, *, seed: int = 0) -> Task:
         """The task with its labels at other times: a grid, random times, or (stream, query) of one's own.
@@ -505,14 +516,18 @@ def encoded(
     return series.with_raw_static(series.raw_static, training=splits.get("train"), seen=seen)
 
 
-def strata_of(labels: Tensor, kind: Kind) -> Tensor | None:
-    """(stream,) int64: the class of each stream, or whether it has any positive label."""
+def strata_of(labels: Tensor, kind: Kind, horizon: float | None = None) -> Tensor | None:
+    """(stream,) int64: the class of each stream, or whether it has any positive label.
+
+    Of time to an event, whether one comes within the horizon of a label: as where that is the label itself.
+    """
     if kind == "regression":
         return None
     if kind == "multiclass":
         return (labels if labels.ndim == 1 else labels.amax(1)).cpu()
     if kind == "time-to-event":
-        return (labels[..., 1] == 1).reshape(len(labels), -1).any(1).to(torch.int64).cpu()
+        came = (labels[..., 1] == 1) & (labels[..., 0] <= (horizon or torch.inf))
+        return came.reshape(len(labels), -1).any(1).to(torch.int64).cpu()
     positive = (labels == 1).flatten(1) if labels.ndim > 1 else labels == 1
     return (positive if labels.ndim == 1 else positive.any(1)).to(torch.int64).cpu()
 

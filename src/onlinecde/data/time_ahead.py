@@ -32,9 +32,10 @@ def time_bins(
         Quantiles of the times to events, to three figures, the last the longest of them; the edge nearest to the
         horizon is moved there.
 
+    >>> import torch
     >>> labels = torch.tensor([[1.0, 1.0], [2.0, 1.0], [40.0, 0.0], [4.0, 1.0], [8.0, 1.0]])
-    >>> time_bins(labels, {}, horizon=3.0)
-    ((1.0, 2.0, 3.0, 8.0), 3.0)
+    >>> time_bins(labels, {}, horizon=2.5)
+    ((1.0, 2.5, 4.0, 8.0), 2.5)
     """
     some = labels[splits["train"].to(labels.device)] if len(splits.get("train", ())) else labels
     some = some.reshape(-1, 2).double().cpu().numpy()

@@ -9,10 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from onlinecde.controls.path import rows_at
 from onlinecde.data import Task
-from onlinecde.evaluation.metrics import METRICS, UndefinedMetric, questions
-from onlinecde.models.readout import known_labels
+from onlinecde.evaluation.metrics import METRICS
+from onlinecde.evaluation.questions import UndefinedMetric, questions
+from onlinecde.models.readout import RULES, known_labels
 from onlinecde.models.time_bins import cumulative_risk, taken
+from onlinecde.series.empty_rows import filled_queries
 
 JUDGED_BY = {
     "binary": "log_loss",
@@ -69,7 +72,8 @@ def beside_naive(
     """
     naive = naive_predictions(task, split) if naive is None else naive
     labels, metric = task.split(split)[1].cpu(), METRICS[JUDGED_BY[task.kind]]
-    names = output_names(task) if task.outputs > 1 and task.kind != "multiclass" else ("",)
+    several = task.outputs > 1 and not RULES[task.kind].together
+    names = output_names(task) if several else ("",)
     found = []
     for name, guess in naive.items():
         pairs = zip(
@@ -108,7 +112,7 @@ def naive_predictions(task: Task, split: str) -> dict[str, Tensor]:
 
     For classes the share of each in the training split. For numbers the mean of the training split;
     the last value of the channel that predicts them best there, where one does so better than the
-    mean; and, with a label at every row, the label of the row before. Where a task has no training
+    mean; and, with labels along time, the label before. Where a task has no training
     split, shares and means are those of the labels that are judged.
     """
     labels = task.split(split)[1].cpu()
@@ -128,7 +132,7 @@ def naive_predictions(task: Task, split: str) -> dict[str, Tensor]:
             values = _latest(task, split)[..., [max(c, 0) for c in columns]]
             use = torch.tensor([c >= 0 for c in columns]) & values.isfinite()
             found[name] = torch.where(use, values, mean)
-    if task.per == "row":
+    if task.per != "stream":
         found["label before"] = _label_before(labels.double(), mean)[..., None]
     return found
 
@@ -170,7 +174,7 @@ def output_names(task: Task) -> tuple[str, ...]:
 
 def _dimensions(task: Task) -> int:
     """How many dimensions predictions have."""
-    return 3 if task.per == "row" else 2
+    return 2 if task.per == "stream" else 3
 
 
 def _last_values(task: Task, known: Tensor, mean: Tensor) -> tuple[str, list[int]] | None:
@@ -194,19 +198,23 @@ def _last_values(task: Task, known: Tensor, mean: Tensor) -> tuple[str, list[int
 
 
 def _latest(task: Task, split: str) -> Tensor:
-    """The newest value of each channel, after the last row (stream, channel) or each (stream, row, channel)."""
-    series = task.split(split)[0]
+    """The newest value of each channel where a label is: (stream, channel), or (stream, row or query, channel)."""
+    series, asked = task.split(split)[0], task.split_times(split)
     values = series.values.cpu().double().numpy()
     rows = np.where(np.isnan(values), -1, np.arange(values.shape[1])[:, None])
     rows = np.maximum.accumulate(rows, 1)
     found = np.take_along_axis(values, rows.clip(0), 1)
     if task.per == "stream":
         found = found[np.arange(len(found)), series.rows.cpu().numpy() - 1]
+    elif task.per == "time" and asked is not None:
+        clock = filled_queries(series, asked)
+        row = rows_at(series.times, series.rows, clock, series.streams).cpu().numpy()
+        found = np.take_along_axis(found, row[:, :, None], 1)
     return torch.from_numpy(found)
 
 
 def _label_before(labels: Tensor, mean: Tensor) -> Tensor:
-    """The newest label at an earlier row, the training mean before there is one: (stream, row)."""
+    """The newest label at an earlier row or query, the training mean before there is one: (stream, row)."""
     known = labels.numpy()
     rows = np.where(np.isnan(known), -1, np.arange(known.shape[1]))
     rows = np.maximum.accumulate(rows, 1)

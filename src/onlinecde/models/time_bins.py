@@ -82,6 +82,15 @@ def risk_at(risks: Tensor, edges: Tensor, horizons: Tensor) -> Tensor:
     return -torch.expm1(-(hazards(risks)[..., None, :] * share).sum(-1))
 
 
+def usual_horizons(first: float, last: float) -> tuple[float, ...]:
+    """Half, one, two and four times the first horizon, as far as bins reach.
+
+    >>> usual_horizons(12.0, 40.0)
+    (6.0, 12.0, 24.0)
+    """
+    return tuple(first * times for times in MULTIPLES if first * times <= last)
+
+
 class TimeBins(nn.Module):
     """The bins of a readout of time to an event, and the horizon of its first answer; both travel with a model.
 
@@ -112,15 +121,19 @@ class TimeBins(nn.Module):
         return self
 
     @property
+    def laid(self) -> bool:
+        """Whether `put` has said where the bins are."""
+        return not torch.equal(self.edges.cpu(), torch.arange(1.0, len(self.edges) + 1).double())
+
+    @property
     def last(self) -> float:
         """How far ahead the bins reach."""
         return float(self.edges[-1])
 
     @property
     def usual_horizons(self) -> tuple[float, ...]:
-        """Horizons to be shown: half, one, two and four times the first, as far as the bins reach."""
-        first = float(self.horizon)
-        return tuple(first * m for m in MULTIPLES if first * m <= self.last) or (first,)
+        """Horizons to be shown, see `usual_horizons`."""
+        return usual_horizons(float(self.horizon), self.last)
 
     def put(self, edges: Sequence[float], horizon: float) -> TimeBins:
         """Give the bins these edges, and the first answer this horizon; returns itself.

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from onlinecde.data import Task
 from onlinecde.evaluation.naive import label_counts
 from onlinecde.models import OnlineModel
+from onlinecde.models.asking import ask
 from onlinecde.models.readout import known_labels
 from onlinecde.series import SeriesBatch
+from onlinecde.series.empty_rows import filled_queries
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.settings import FitError, FitSettings, seed_for
 
@@ -83,11 +85,16 @@ def _counts(labels: Tensor, classes: int) -> Tensor:
 
 def check_horizons(task: Task, settings: FitSettings) -> None:
     """Refuse horizons for a task they mean nothing for."""
-    if settings.horizons and (task.kind != "binary" or task.per != "row"):
+    if settings.horizons and (task.kind != "binary" or task.per == "stream"):
         raise FitError(
-            f"horizons are for binary tasks with a label per row; '{task.name}' is {task.kind} with one per "
-            f"{task.per}: leave them out."
+            f"horizons are for binary tasks with a label per row or query time; '{task.name}' is {task.kind} with one "
+            f"per {task.per}: leave them out."
         )
+
+
+def along(series: SeriesBatch, times: Tensor | None) -> Tensor:
+    """When labels of series are, at rows or at query times: (stream, row) or (stream, query), padding as the last."""
+    return series.times if times is None else filled_queries(series, times)
 
 
 def coming_labels(times: Tensor, labels: Tensor, horizons: Sequence[float]) -> Tensor:
@@ -125,24 +132,32 @@ class HorizonReadout(nn.Linear):
     """
 
     def __init__(
-        self, model: OnlineModel, series: SeriesBatch, labels: Tensor, settings: FitSettings
+        self,
+        model: OnlineModel,
+        series: SeriesBatch,
+        labels: Tensor,
+        settings: FitSettings,
+        times: Tensor | None = None,
     ) -> None:
         # Draws of its own: the model's and the batches' stay what they are without it.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for("horizons", settings.seed))
             super().__init__(getattr(model, "hidden", model.readout.inputs), len(settings.horizons))
         self.horizons = settings.horizons
-        wanted = coming_labels(series.times, labels, self.horizons).flatten(0, 1).cpu()
+        wanted = coming_labels(along(series, times), labels, self.horizons)
+        wanted = wanted.flatten(0, 1).cpu()
         ones, zeros = (((wanted == label).sum(0) + 0.5).log() for label in (1, 0))
         with torch.no_grad():
             self.weight.mul_(START)
             self.bias.copy_(ones - zeros)
         self.to(model.device, model.dtype)
 
-    def forward_with(self, model: OnlineModel, batch: SeriesBatch) -> tuple[Tensor, Tensor]:
-        """The model's outputs after each row and the logits of the horizons, (stream, row, ...)."""
+    def forward_with(
+        self, model: OnlineModel, batch: SeriesBatch, times: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The model's outputs after each row, or at query times, and the logits of the horizons, (stream, row, ...)."""
         with self.beside(model.readout):
-            both = model(batch)
+            both = ask(model, batch, times)
         if both.shape[-1] != model.outputs + self.out_features:
             raise FitError(
                 f"{type(model).__name__} does not put out what its readout does, so horizons cannot be read "

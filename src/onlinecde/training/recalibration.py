@@ -97,12 +97,14 @@ def recalibrate(
     if settings.monitor != "calibrated" or task.kind == "regression" or last_layer(model) is None:
         return None
     series, labels = task.split("validation")
-    outputs = predict_task(model, series, task.per)
+    times = task.split_times("validation") if task.per == "time" else None
+    outputs = predict_task(model, series, task.per, times=times)
     weight = loss_weight(task, settings)
     scale, shift = fit_map(model.readout, outputs, labels.cpu(), weight)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     rescale(model, scale, shift)
-    some = predict_task(model, series[:CHECKED], task.per)
+    few = None if times is None else times[:CHECKED]
+    some = predict_task(model, series[:CHECKED], task.per, times=few)
     expected = mapped(outputs[:CHECKED], scale, shift)
     if task.per == "row":
         expected = expected[:, : some.shape[1]]
