@@ -210,8 +210,14 @@ def metric_for(task_kind: str, metric: str) -> Metric:
     return chosen
 
 
+EXCESS = "excess"
+"""The metric that is a log loss less that of the best possible, where that is known."""
+
+
 def metric_title(name: str) -> str:
     """A metric's name for readers."""
+    if name == EXCESS:
+        return "Log loss above the best possible"
     return METRICS[name].title if name in METRICS else name.capitalize()
 
 
