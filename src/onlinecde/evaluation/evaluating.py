@@ -79,7 +79,7 @@ def evaluate(
 
     Intervals hold 95 % of `bootstrap` resamples of subjects (0: none). `reference` is a known risk,
     of the shape of the labels, evaluated beside the model, or what came of that before; default, with `at`: what the
-    task knows (`task.known_risk`). With it, by how much the log loss exceeds the best possible is a metric, "excess".
+    task knows (`task.known_risk`). By how much the log loss exceeds the best possible is then a metric, "excess".
     For binary tasks along time,
     `event_at` (stream of the task,) says when the event came (default: `event_times` from the
     labels) and `hours` gives the edges of the table of metrics by time before it, in the task's unit
@@ -142,7 +142,7 @@ def evaluate(
         usual = called(usual, models[0], asking)
     found = judged(name or usual, {of: probabilities(of) for of in needed})
     found = replace(found, reference=known, naive=beside_naive(task, split, found.probabilities))
-    return found if known is None else with_excess(found, known)
+    return found if known is None or task.per != "time" else with_excess(found, known)
 
 
 def task_at(task: Task, at: Queries | str | Tensor) -> Task:

@@ -8,6 +8,7 @@ from typing import Any
 
 from onlinecde.evaluation.bootstrap import Difference, Estimate, shown
 from onlinecde.evaluation.metrics import METRICS, metric_title
+from onlinecde.evaluation.naive import JUDGED_BY
 from onlinecde.evaluation.results import Evaluation, compare
 from onlinecde.plots.evaluation_curves import KNOWN
 
@@ -93,6 +94,31 @@ def fold_table(evaluation: Evaluation, against: Sequence[Evaluation]) -> ReportT
         *((f"{title}, {one.model}", of(one)) for one in (evaluation, *against)),
     ]
     return _table(columns, range(len(evaluation.folds)))
+
+
+def since_row_table(evaluation: Evaluation, against: Sequence[Evaluation]) -> ReportTable:
+    """The loss of each model by how long before it was asked a stream had its last row, beside the best possible."""
+    every = [*(evaluation, *against), *filter(None, [evaluation.reference])]
+    names = [one.model for one in (evaluation, *against)]
+    names += [KNOWN] * (evaluation.reference is not None)
+    of = [{bin_.start: bin_.loss for bin_ in one.since_row} for one in every]
+
+    def loss(place: int) -> Callable[[Any], Cell]:
+        return lambda one: cell(of[place].get(one.start, Estimate(None)))
+
+    title = f"{evaluation.time_unit.capitalize()} since the last row"
+    metric = METRICS[JUDGED_BY[evaluation.kind]].title
+    return _table(
+        [
+            (
+                title,
+                lambda one: f"{one.start:g} {'and more' if one.end is None else f'to {one.end:g}'}",
+            ),
+            ("Labels", lambda one: f"{one.labels:,}"),
+            *((f"{metric}, {name}", loss(place)) for place, name in enumerate(names)),
+        ],
+        evaluation.since_row,
+    )
 
 
 def before_event_table(evaluation: Evaluation) -> ReportTable:

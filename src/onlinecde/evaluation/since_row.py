@@ -52,7 +52,8 @@ def by_time_since_row(
         if not bool(known.any()):
             continue
         loss, auc = (
-            _estimate(name, task.kind, risk, chosen, cohort) for name in (JUDGED_BY[task.kind], "auc")
+            _estimate(name, task.kind, risk, chosen, cohort)
+            for name in (JUDGED_BY[task.kind], "auc")
         )
         streams = int(known.reshape(len(known), -1).any(1).sum())
         last = None if end == torch.inf else end
@@ -79,7 +80,11 @@ def elapsed_edges(since: Tensor) -> tuple[float, ...]:
     later = since[since > 0]
     if not len(later):
         return ()
-    size = float(later.quantile(SHORT)) if len(later) < 1e6 else float(later.sort().values[int(SHORT * len(later))])
+    size = (
+        float(later.quantile(SHORT))
+        if len(later) < 1e6
+        else float(later.sort().values[int(SHORT * len(later))])
+    )
     tens = 10.0 ** torch.tensor(size).log10().floor().item()
     step = max(plain * tens for plain in (1, 2, 5) if plain * tens <= size * (1 + 1e-9))
     return (0.0, *(float(f"{step * 2**power:.12g}") for power in range(4)), torch.inf)
