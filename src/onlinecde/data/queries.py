@@ -126,7 +126,8 @@ class Queries:
                 f"every={self.every:g} asks about {most:,} times of a stream: give a longer step."
             )
         place = torch.arange(most, dtype=torch.float64, device=times.device)
-        return (first + self.every * place).masked_fill(place > steps, torch.nan)
+        grid = (first + self.every * place).minimum(until.to(times)[:, None].maximum(first))
+        return grid.masked_fill(place > steps, torch.nan)
 
 
 def _shares(number: int, span: Tensor, generator: torch.Generator | None) -> Tensor:

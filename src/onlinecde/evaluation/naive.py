@@ -11,7 +11,10 @@ from torch import Tensor
 
 from onlinecde.controls.path import rows_at
 from onlinecde.data import Task
-from onlinecde.evaluation.metrics import METRICS, UndefinedMetric, questions
+from onlinecde.evaluation.metrics import METRICS
+from onlinecde.evaluation.questions import UndefinedMetric, questions
+from onlinecde.models.readout import RULES, known_labels
+from onlinecde.models.time_bins import cumulative_risk, taken
 from onlinecde.series.empty_rows import filled_queries
 
 JUDGED_BY = {
@@ -19,6 +22,7 @@ JUDGED_BY = {
     "multilabel": "log_loss",
     "multiclass": "log_loss",
     "regression": "rmse",
+    "time-to-event": "integrated_brier",
 }
 
 
@@ -68,7 +72,8 @@ def beside_naive(
     """
     naive = naive_predictions(task, split) if naive is None else naive
     labels, metric = task.split(split)[1].cpu(), METRICS[JUDGED_BY[task.kind]]
-    names = output_names(task) if task.outputs > 1 and task.kind != "multiclass" else ("",)
+    several = task.outputs > 1 and not RULES[task.kind].together
+    names = output_names(task) if several else ("",)
     found = []
     for name, guess in naive.items():
         pairs = zip(
@@ -81,7 +86,7 @@ def beside_naive(
             if not bool(said.isfinite().all()):
                 continue
             try:
-                scores = [metric.value(one, wanted) for one in (guessed, said)]
+                scores = [metric.value(one, wanted, task.edges) for one in (guessed, said)]
             except UndefinedMetric:
                 continue
             found.append(NaiveScore(name, output, metric.name, *scores))
@@ -113,7 +118,8 @@ def naive_predictions(task: Task, split: str) -> dict[str, Tensor]:
     labels = task.split(split)[1].cpu()
     trained = "train" in task.splits and len(task.splits["train"]) > 0
     known = task.split("train")[1].cpu() if trained else labels
-    shape = (*labels.shape, task.outputs) if labels.ndim < _dimensions(task) else labels.shape
+    wide = labels[..., 0] if task.kind == "time-to-event" else labels
+    shape = (*wide.shape, task.outputs) if wide.ndim < _dimensions(task) else wide.shape
     if task.kind != "regression":
         name = "base rate" if trained else "base rate of these labels"
         return {name: base_rate(task, known).expand(shape)}
@@ -132,13 +138,31 @@ def naive_predictions(task: Task, split: str) -> dict[str, Tensor]:
 
 
 def base_rate(task: Task, labels: Tensor) -> Tensor:
-    """The share (output,) of each class or positive label, half a label more counted of each."""
+    """The share (output,) of each class or positive label, half a label more counted of each.
+
+    Of time to an event, the risk by the end of each bin.
+    """
     if task.kind == "multiclass":
         counts = torch.bincount(labels[labels >= 0], minlength=len(task.classes)).double() + 0.5
         return counts / counts.sum()
-    rows = labels.reshape(-1, task.outputs)
-    ones, zeros = ((rows == label).sum(0).double() + 0.5 for label in (1, 0))
+    ones, zeros = (count + 0.5 for count in label_counts(task, labels))
+    if task.kind == "time-to-event":
+        return cumulative_risk(ones.log() - zeros.log())
     return ones / (ones + zeros)
+
+
+def label_counts(task: Task, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """How many labels of each output are 1, and how many are 0, (output,) float64.
+
+    Of time to an event: how many events came in each bin, and how many bins went by without (in part, where a stream
+    was lost within one).
+    """
+    if task.kind != "time-to-event":
+        rows = labels.reshape(-1, task.outputs)
+        return (rows == 1).sum(0).double(), (rows == 0).sum(0).double()
+    known = labels[known_labels(task.kind, labels)].double()
+    exposed, came = taken(torch.tensor(task.edges, dtype=torch.float64, device=known.device), known)
+    return came.sum(0), (exposed - came).sum(0)
 
 
 def output_names(task: Task) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from onlinecde.models import OnlineModel
 from onlinecde.models.asking import ask
 from onlinecde.models.base import Asking
 from onlinecde.models.readout import Readout
+from onlinecde.models.time_bins import risk_at
 from onlinecde.series import SeriesBatch
 
 
@@ -96,6 +97,22 @@ def as_probabilities(head: Readout, outputs: Tensor) -> Tensor:
     return head.probabilities(values)[place]
 
 
+def at_edges(head: Readout, risks: Tensor, task: Task) -> Tensor:
+    """Risks by the end of a readout's own bins (..., bin) as those by the end of a task's.
+
+    Raises:
+        MetricError: the task's bins reach further ahead.
+    """
+    if head.bins is None or head.bins.edges.tolist() == list(task.edges):
+        return risks
+    if task.edges[-1] > head.bins.last:
+        raise MetricError(
+            f"task '{task.name}' looks {task.edges[-1]:g} {task.time_unit} ahead, the model {head.bins.last:g}: "
+            "give the task edges within that."
+        )
+    return risk_at(risks, head.bins.edges.cpu(), torch.tensor(task.edges, dtype=torch.float64))
+
+
 class Predictions:
     """What models say on splits of a task, as probabilities (of their numbers, for regression); each found once."""
 
@@ -110,5 +127,5 @@ class Predictions:
                 model, self.task, split, batch_size=self.batch_size, asking=self.asking
             )
             head: Any = model.readout
-            self._found[model, split] = as_probabilities(head, outputs)
+            self._found[model, split] = at_edges(head, as_probabilities(head, outputs), self.task)
         return self._found[model, split]

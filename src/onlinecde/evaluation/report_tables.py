@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onlinecde.evaluation.alarms import AlarmScore
 from onlinecde.evaluation.bootstrap import Difference, Estimate, shown
 from onlinecde.evaluation.metrics import METRICS, metric_title
-from onlinecde.evaluation.naive import JUDGED_BY
 from onlinecde.evaluation.results import Evaluation, compare
 from onlinecde.plots.evaluation_curves import KNOWN
 
@@ -107,7 +107,7 @@ def since_row_table(evaluation: Evaluation, against: Sequence[Evaluation]) -> Re
         return lambda one: cell(of[place].get(one.start, Estimate(None)))
 
     title = f"{evaluation.time_unit.capitalize()} since the last row"
-    metric = METRICS[JUDGED_BY[evaluation.kind]].title
+    metric = "RMSE" if evaluation.kind == "regression" else "Log loss"
     return _table(
         [
             (
@@ -135,6 +135,29 @@ def before_event_table(evaluation: Evaluation) -> ReportTable:
             (METRICS["sensitivity"].title, lambda one: cell(one.sensitivity)),
         ],
         evaluation.before_event,
+    )
+
+
+def alarm_table(evaluation: Evaluation) -> ReportTable:
+    """What alarms at some thresholds are worth: false ones, events caught, and how early."""
+    curve = evaluation.alarm_curve
+
+    def lead(one: AlarmScore) -> Cell:
+        if one.lead is None:
+            return "\u2013", ""
+        return number(one.lead[1]), f"{number(one.lead[0])} to {number(one.lead[2])}"
+
+    return _table(
+        [
+            ("Threshold", lambda one: number(one.threshold)),
+            ("False alarms a stream and day", lambda one: cell(one.false_a_day)),
+            (
+                "Events caught",
+                lambda one: (f"{one.caught:,} of {one.events:,}", percent(one.share_caught)),
+            ),
+            (f"{evaluation.time_unit.capitalize()} ahead, quartiles", lead),
+        ],
+        () if curve is None else curve.scores,
     )
 
 
@@ -199,6 +222,15 @@ def _table(
 def number(value: float | None, size: float | None = None) -> str:
     """As `shown`, with three figures after the point; a dash for none."""
     return "\u2013" if value is None else shown(value, size=size, digits=3).replace("-", _MINUS)
+
+
+def percent(share: Estimate) -> str:
+    """The interval of a share, or the share where it has none."""
+    if share.value is None:
+        return "\u2013"
+    if share.low is None or share.high is None:
+        return f"{100 * share.value:.0f} %"
+    return f"{100 * share.low:.0f} to {100 * share.high:.0f} %"
 
 
 def cell(found: Estimate | Difference, *, size: float | None = None) -> Cell:

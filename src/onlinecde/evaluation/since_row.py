@@ -11,8 +11,10 @@ from torch import Tensor
 from onlinecde.controls.path import rows_at
 from onlinecde.data import Task
 from onlinecde.evaluation.bootstrap import Cohort, Estimate, interval
-from onlinecde.evaluation.metrics import METRICS, UndefinedMetric, chosen_score, resampled_metrics
+from onlinecde.evaluation.metrics import Metric, chosen_score, metric_named, resampled_metrics
 from onlinecde.evaluation.naive import JUDGED_BY
+from onlinecde.evaluation.questions import UndefinedMetric
+from onlinecde.models.readout import known_labels
 from onlinecde.series.empty_rows import filled_queries
 
 SHORT = 0.2
@@ -29,8 +31,7 @@ class SinceRow:
     streams: int
     labels: int
     loss: Estimate
-    """Log loss, or RMSE of numbers."""
-    auc: Estimate
+    """By `loss_of` the task."""
 
 
 def by_time_since_row(
@@ -48,17 +49,21 @@ def by_time_since_row(
         unknown = -1 if task.kind == "multiclass" else torch.nan
         away = ~here if labels.ndim == 2 else ~here[:, :, None]
         chosen = labels.masked_fill(away, unknown)
-        known = chosen >= 0 if task.kind == "multiclass" else ~chosen.isnan()
+        known = known_labels(task.kind, chosen)
         if not bool(known.any()):
             continue
-        loss, auc = (
-            _estimate(name, task.kind, risk, chosen, cohort)
-            for name in (JUDGED_BY[task.kind], "auc")
-        )
+        loss = _estimate(metric_named(loss_of(task)), task, risk, chosen, cohort)
         streams = int(known.reshape(len(known), -1).any(1).sum())
         last = None if end == torch.inf else end
-        found.append(SinceRow(start, last, streams, int(known.sum()), loss, auc))
+        found.append(SinceRow(start, last, streams, int(known.sum()), loss))
     return tuple(found)
+
+
+def loss_of(task: Task) -> str:
+    """The metric of how good single answers are: log loss, of time to an event within its horizon, RMSE of numbers."""
+    if task.horizon is not None:
+        return f"log_loss@{task.horizon:.6g}"
+    return JUDGED_BY[task.kind]
 
 
 def time_since_row(task: Task, split: str) -> Tensor:
@@ -90,14 +95,11 @@ def elapsed_edges(since: Tensor) -> tuple[float, ...]:
     return (0.0, *(float(f"{step * 2**power:.12g}") for power in range(4)), torch.inf)
 
 
-def _estimate(name: str, kind: str, risk: Tensor, labels: Tensor, cohort: Cohort) -> Estimate:
+def _estimate(metric: Metric, task: Task, risk: Tensor, labels: Tensor, cohort: Cohort) -> Estimate:
     """A metric with its interval."""
-    metric = METRICS[name]
-    if kind not in metric.kinds:
-        return Estimate(None, reason=f"it is not for {kind} tasks")
     try:
-        value = chosen_score(metric, kind, risk, labels)
+        value = chosen_score(metric, task.kind, risk, labels, task.edges)
     except UndefinedMetric as error:
         return Estimate(None, reason=str(error))
-    drawn = cohort.resample(resampled_metrics([name], kind, risk, labels, cohort))
-    return interval(value, drawn[name])
+    statistics = resampled_metrics([metric.name], task.kind, risk, labels, cohort, task.edges)
+    return interval(value, cohort.resample(statistics)[metric.name])

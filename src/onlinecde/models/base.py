@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Encoding, Measurability
+from onlinecde.models.alarm_policy import AlarmPolicy
 from onlinecde.models.readout import Readout
 from onlinecde.models.state import State, StateError, as_numbers, real_cells
 from onlinecde.series import Schema, SchemaWarning, SeriesBatch, SeriesError
@@ -33,6 +34,8 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
     static: int
     readout: Readout
     encoding: Encoding
+    alarm_policy: AlarmPolicy | None = None
+    """When live streams raise alarms; `save` keeps it, and an engine follows it unless it is given another."""
     _schema: Schema | None = None
     _asking: Asking = "hold"
 
@@ -130,6 +133,17 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
         Raises:
             StateError: a stream has no row yet, or t lies before its last one.
         """
+
+    def within(self, horizon: float | None = None) -> Self:
+        """Of a model of time to an event one of kind "binary", of the same weights: whether it comes within a horizon.
+
+        Args:
+            horizon: in the unit of the series' time; default: the model's own.
+        """
+        one = copy.copy(self)
+        one._modules = {**self._modules, "readout": self.readout.within(horizon)}
+        one.outputs = 1
+        return one
 
     def fit_scales(self, batch: SeriesBatch, times: Tensor | None = None) -> Self:
         """Learn from training series how the model sees them: its scales, and the names of its channels.

@@ -14,6 +14,7 @@ from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models import OnlineModel
 from onlinecde.models.asking import ask
 from onlinecde.models.channel_dropout import dropping_as_part
+from onlinecde.models.readout import known_labels
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers.counting import counting_evaluations, note_evaluations
 from onlinecde.training.callbacks import Callback
@@ -108,12 +109,10 @@ class SharedTraining(Training):
 
     def _weight_of(self, labels: Tensor) -> Tensor:
         """What the mean loss of these labels is divided by."""
-        if self.kind != "multiclass":
-            return (~labels.isnan()).sum().double()
-        known = labels[labels >= 0].to(torch.int64)
-        if self.weight is None:
-            return torch.tensor(float(known.numel()), dtype=torch.float64, device=labels.device)
-        return self.weight.double()[known].sum()
+        known = known_labels(self.kind, labels)
+        if self.kind != "multiclass" or self.weight is None:
+            return known.sum().double()
+        return self.weight.double()[labels[known].to(torch.int64)].sum()
 
     def _validation_outputs(self) -> Tensor:
         series, size = self.validation, self.settings.batch_size

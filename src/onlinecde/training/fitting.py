@@ -15,7 +15,7 @@ from onlinecde.artifacts import load as load_model
 from onlinecde.artifacts import save as save_model
 from onlinecde.data import Task
 from onlinecde.evaluation.naive import beside_naive
-from onlinecde.evaluation.predictions import as_probabilities, predict_split
+from onlinecde.evaluation.predictions import as_probabilities, at_edges, predict_split
 from onlinecde.models import OnlineModel
 from onlinecde.models.asking import check_asking
 from onlinecde.models.flat_settings import flat_of
@@ -32,6 +32,7 @@ from onlinecde.training.objectives import (
     check_horizons,
     check_learnable,
     fold,
+    lay_bins,
     learn_scales,
     start_at_base_rate,
 )
@@ -214,6 +215,7 @@ def _in_folder(
             "per": task.per,
             "metric": task.metric,
             "classes": list(task.classes),
+            **({"edges": list(task.edges), "horizon": task.horizon} if task.edges else {}),
             "time_unit": task.time_unit,
             "static": list(task.series.features),
             "settings": how.as_json(),
@@ -236,7 +238,8 @@ def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback
         "recalibrated": recalibrate(model, task, how, callback),
     }
     outputs = predict_split(model, task, "validation")
-    beside = beside_naive(task, "validation", as_probabilities(model.readout, outputs))
+    said = at_edges(model.readout, as_probabilities(model.readout, outputs), task)
+    beside = beside_naive(task, "validation", said)
     for one in beside:
         if not one.beaten:
             balanced = how.class_weights == "balanced" and one.metric == "log_loss"
@@ -299,11 +302,13 @@ def _model(task: Task, model: OnlineModel | str, settings: Resolved) -> OnlineMo
             f"{type(model).__name__} has no `Readout` as `readout`: give it one, which knows loss and probabilities."
         )
     head = model.readout
-    if head.kind != task.kind or model.outputs != task.outputs:
+    if head.kind != task.kind or (model.outputs != task.outputs and head.bins is None):
         raise FitError(
             f"the model puts out {model.outputs} numbers of kind {head.kind!r}; the task '{task.name}' "
             f"needs {task.outputs} of kind {task.kind!r}."
         )
+    if head.bins is not None and not head.bins.laid and model.outputs == task.outputs:
+        lay_bins(model, task)
     model.prepare(task.series[:1])
     model.schema = replace(model.schema or task.schema, time_unit=task.time_unit)
     return _asking(model, how)

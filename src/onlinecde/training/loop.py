@@ -18,6 +18,7 @@ from onlinecde.evaluation.predictions import asked_alone, predict_task
 from onlinecde.models import OnlineModel, RecurrentModel
 from onlinecde.models.asking import ask
 from onlinecde.models.base import present_name
+from onlinecde.models.readout import known_labels
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import SolverError, counting_evaluations
 from onlinecde.training.callbacks import Callback
@@ -152,8 +153,7 @@ class Training:
         elif self.times is not None:
             times = asked_alone(self.times[at])
             labels = labels[:, : times.shape[1]]
-        labelled = labels >= 0 if self.kind == "multiclass" else ~labels.isnan()
-        many = int(labelled.sum())
+        many = int(known_labels(self.kind, labels).sum())
         if not many:
             return 0.0, 0
         self.model.train()
