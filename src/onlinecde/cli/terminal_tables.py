@@ -97,7 +97,7 @@ def show_evaluations(found: list[JudgedRuns]) -> None:
     first, others = found[0].together, [one.together for one in found[1:]]
     console.print(
         f"{first.judged_on}: {first.streams} streams of {first.subjects} subjects, "
-        f"{first.labels_given} labels",
+        f"{first.labels_given} labels, {first.asked_when}",
         highlight=False,
     )
     if any(len(one.runs) > 1 for one in found):

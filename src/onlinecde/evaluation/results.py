@@ -17,6 +17,7 @@ from onlinecde.evaluation.calibration import Calibration
 from onlinecde.evaluation.event_time import Alarms, BeforeEvent
 from onlinecde.evaluation.metrics import METRICS, metric_title
 from onlinecde.evaluation.naive import NaiveScore, mean_naive
+from onlinecde.evaluation.since_row import SinceRow
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Evaluation:
     bootstrap: int
     seed: int
     metrics: dict[str, Estimate]
+    asked_when: str = ""
+    """When the labels are, in words."""
     horizon: float | None = None
     """Of time to an event: that of `calibration`, and of a known risk."""
     fold: str | None = None
@@ -65,6 +68,8 @@ class Evaluation:
     """Of all folds: each by itself. `metrics` are means over them."""
     calibration: Calibration | None = None
     before_event: tuple[BeforeEvent, ...] = ()
+    since_row: tuple[SinceRow, ...] = ()
+    """By how long before it was asked a stream had its last row."""
     event_source: str | None = None
     """Where the event times came from, in words."""
     alarms: Alarms | None = None
@@ -129,7 +134,7 @@ class Evaluation:
     def __str__(self) -> str:
         lines = [
             f"{self.model} on {self.judged_on}: {self.streams} streams of {self.subjects} "
-            f"subjects, {self.labels_given} labels"
+            f"subjects, {self.labels_given} labels, {self.asked_when}"
         ]
         for name, estimate in self.metrics.items():
             lines.append(f"  {self.title_of(name):32} {estimate}")
@@ -187,6 +192,7 @@ def over_folds(several: Sequence[Evaluation], *, seed: int = 0) -> Evaluation:
         task=first.task,
         kind=first.kind,
         per=first.per,
+        asked_when=first.asked_when,
         split=first.split,
         metric=first.metric,
         horizon=first.horizon,
