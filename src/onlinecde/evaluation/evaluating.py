@@ -16,6 +16,7 @@ from onlinecde.evaluation.alarm_curve import alarm_curve, own_policy
 from onlinecde.evaluation.bootstrap import Cohort, Estimate, Means, Statistic, interval
 from onlinecde.evaluation.breakdown import by_class, by_output
 from onlinecde.evaluation.calibration import calibration
+from onlinecde.evaluation.coverage import coverage
 from onlinecde.evaluation.event_time import (
     as_event_times,
     before_event,
@@ -126,8 +127,19 @@ def evaluate(
         found,
         reference=known,
         naive=beside_naive(task, split, found.probabilities),
-        policy=own_policy(models[0], task, split, cohort) if len(models) == 1 else None,
+        **_carried(models[0], task, split, found, cohort) if len(models) == 1 else {},
     )
+
+
+def _carried(
+    model: OnlineModel, task: Task, split: str, found: Evaluation, cohort: Cohort
+) -> dict[str, Any]:
+    """What the alarm policy and the intervals that a model carries are worth on a split."""
+    carried: dict[str, Any] = {"policy": own_policy(model, task, split, cohort)}
+    if model.intervals is not None and task.kind == "regression":
+        args = task, found.probabilities, found.labels, cohort
+        carried["intervals"] = coverage(model.intervals, *args)
+    return carried
 
 
 def check_fit(model: OnlineModel, task: Task) -> None:

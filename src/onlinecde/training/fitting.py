@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from onlinecde.artifacts import load as load_model
 from onlinecde.artifacts import save as save_model
 from onlinecde.data import Task
+from onlinecde.evaluation.bootstrap import Cohort
+from onlinecde.evaluation.calibration import calibration_line
+from onlinecde.evaluation.metrics import questions
 from onlinecde.evaluation.naive import beside_naive
 from onlinecde.evaluation.predictions import as_probabilities, predict_task
 from onlinecde.models import OnlineModel
@@ -23,6 +27,7 @@ from onlinecde.training.boosting import fit_steps
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.card import model_card
 from onlinecde.training.defaults import Resolved, build, resolve
+from onlinecde.training.intervals import fit_intervals
 from onlinecde.training.journal import (
     Journal,
 )
@@ -224,7 +229,7 @@ def _in_folder(
 
 
 def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback) -> dict[str, Any]:
-    """Steps beside the readout, recalibration, and how the model does beside naive predictions.
+    """Steps beside the readout, recalibration, intervals, and how the model does beside naive predictions.
 
     Returns what a manifest says of each, by name, without what was not done.
     """
@@ -233,7 +238,11 @@ def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback
         "recalibrated": recalibrate(model, task, how, callback),
     }
     outputs = predict_task(model, task.split("validation")[0], task.per)
-    beside = beside_naive(task, "validation", as_probabilities(model.readout, outputs))
+    model.intervals = fit_intervals(model, task, outputs, callback)
+    said = as_probabilities(model.readout, outputs)
+    if task.kind == "binary":
+        done["calibration"] = _line(task, said)
+    beside = beside_naive(task, "validation", said)
     for one in beside:
         if not one.beaten:
             balanced = how.class_weights == "balanced" and one.metric == "log_loss"
@@ -241,6 +250,20 @@ def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback
             callback.note(f"warning: on validation {one.warning}{why * balanced}")
     done["naive"] = [{**asdict(one), "beaten": one.beaten} for one in beside]
     return {name: found for name, found in done.items() if found is not None}
+
+
+def _line(task: Task, probabilities: Tensor) -> dict[str, Any] | None:
+    """Slope and intercept of the calibration on validation; None where no line can be fitted."""
+    found, wanted, known = questions("binary", probabilities, task.split("validation")[1].cpu())[0]
+    if not len(wanted):
+        return None
+    subjects = [task.subjects[at] for at in task.splits["validation"].tolist()]
+    cohort = Cohort.of(subjects, resamples=0, seed=0)
+    owners = cohort.owners(known.numpy())
+    slope, intercept = calibration_line(found.numpy(), wanted.numpy(), owners, cohort)
+    if slope.value is None:
+        return None
+    return {"slope": asdict(slope), "intercept": asdict(intercept)}
 
 
 def _prepare(
