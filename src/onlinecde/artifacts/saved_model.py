@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import safetensors
@@ -38,7 +38,8 @@ from onlinecde.models import (
     OnlineModel,
     Readout,
 )
-from onlinecde.models.base import present_name
+from onlinecde.models.asking import check_asking
+from onlinecde.models.base import Asking, present_name
 from onlinecde.models.flat_settings import present_config
 from onlinecde.series import Schema, SeriesError
 from onlinecde.solvers import MLPField, Solver
@@ -73,6 +74,8 @@ class Manifest:
     extra: dict[str, Any] = field(default_factory=dict)
     schema: dict[str, Any] | None = None
     """The model's `Schema` as JSON; None in folders of 0.1, and where its channels have no names"""
+    asking: str = "hold"
+    """How the model is asked between rows"""
     alarm_policy: dict[str, Any] | None = None
     """The model's `AlarmPolicy` as JSON; None where it has none, and in folders of 0.1"""
     intervals: dict[str, Any] | None = None
@@ -156,6 +159,7 @@ def save(
         versions=_versions(),
         extra=_as_json(extra or {}, "extra"),
         schema=None if schema is None else schema.as_json(),
+        asking=model.asking,
         alarm_policy=_policy_as_json(model, model.alarm_policy),
         intervals=None if model.intervals is None else model.intervals.as_json(),
     )
@@ -195,10 +199,13 @@ def _policy_as_json(model: OnlineModel, policy: AlarmPolicy | None) -> dict[str,
 
 
 def _check_policy(model: OnlineModel, policy: AlarmPolicy, where: str) -> None:
-    kind = getattr(getattr(model, "readout", None), "kind", "regression")
+    readout = getattr(model, "readout", None)
+    bins = getattr(readout, "bins", None)
     try:
-        policy.check_outputs(model.outputs, kind)
-    except AlarmPolicyError as error:
+        policy.check_outputs(model.outputs, getattr(readout, "kind", "regression"))
+        if bins is not None:
+            _ = bins.check_horizon(policy.horizon)
+    except ValueError as error:
         raise ArtifactError(f"{where}: {error}") from error
 
 
@@ -269,6 +276,11 @@ def _read(home: Path, known: Known) -> OnlineModel:
                 f"of {model.channels} and {model.static}."
             )
         model.schema = schema
+    try:
+        check_asking(model, manifest.asking)
+    except ValueError as error:
+        raise ArtifactError(f"{home}: `asking` in {MANIFEST} is damaged: {error}") from error
+    model.asking = cast(Asking, manifest.asking)
     if manifest.alarm_policy is not None:
         where = f"{home}: `alarm_policy` in {MANIFEST}"
         try:

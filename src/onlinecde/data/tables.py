@@ -7,29 +7,35 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from onlinecde.data.errors import DataError
+from onlinecde.data.label_specs import (
+    EventLabels,
+    IntervalLabels,
+    Labels,
+    RowLabels,
+    StreamLabels,
+    TimeLabels,
+)
 from onlinecde.data.single_precision import check_resolved
 from onlinecde.data.splits import FRACTIONS
 from onlinecde.data.static_features import with_static
+from onlinecde.data.table_event_times import event_target, followed_until
 from onlinecde.data.table_events import long_events, series_of, wide_channels, wide_events
 from onlinecde.data.table_files import LINE, Table, mostly_words, read_table, words_in
 from onlinecde.data.table_ids import per_stream, without_line
 from onlinecde.data.table_labels import (
-    IntervalLabels,
-    RowLabels,
-    StreamLabels,
+    OwnSeries,
     Target,
-    interval_target,
+    names_of,
     row_target,
     stream_target,
 )
-from onlinecde.data.table_times import Clock, read_clock
+from onlinecde.data.table_times import TableClock, read_clock
+from onlinecde.data.table_truth import interval_target, time_target
 from onlinecde.data.task import Kind, Task
 from onlinecde.series import Schema, SeriesBatch
 
 if TYPE_CHECKING:
     import polars as pl
-
-Labels = StreamLabels | RowLabels | IntervalLabels
 
 
 def task_from_table(
@@ -45,6 +51,7 @@ def task_from_table(
     static_columns: Sequence[str] | None = None,
     subject: str | None = None,
     origin: str | None = None,
+    followed_until: str | None = None,
     time_unit: str = "hours",
     duplicates: Literal["refuse", "first", "last", "mean"] = "refuse",
     kind: Kind | None = None,
@@ -54,6 +61,7 @@ def task_from_table(
     fractions: Mapping[str, float] = FRACTIONS,
     metric: str | None = None,
     schema: Schema | None = None,
+    edges: Sequence[float] | None = None,
 ) -> Task:
     """Turn a table into a task: CSV, Parquet or Arrow file, or polars, pandas, Arrow table.
 
@@ -63,8 +71,11 @@ def task_from_table(
       another role). An event of another channel is refused.
     - `time`: numbers, or timestamps, which become `time_unit` from each stream's first event or
       from the timestamp in the column `origin`.
-    - `labels`: `StreamLabels`, `RowLabels` or `IntervalLabels`; `kind` where it cannot be guessed
-      (0 and 1 are "binary", text "multiclass", other numbers "regression").
+    - `labels`: `StreamLabels`, `RowLabels`, `TimeLabels`, `IntervalLabels` or `EventLabels`; `kind` where it cannot be
+      guessed (0 and 1 are "binary", text "multiclass", other numbers "regression").
+    - `followed_until`: the column, in this table, that of `static` or that of the labels, of the time until which
+      each stream is followed: later nothing is known, and nothing asked. Default: its last row, its last label or,
+      with `EventLabels`, its event or censoring.
     - `static`: a table (path or frame) with the stream column and one line a stream, of which
       `static_columns` are the features (default: all without another role). Without it, columns of
       this table that are the same throughout a stream. Text becomes categories.
@@ -75,17 +86,20 @@ def task_from_table(
       `static_columns`. Its channels and static features are looked up by name, and encoded as they
       were in training; what the table lacks is missing, what it has besides is not read, and both
       are said in `task.notes`.
+    - `edges`: where the bins of time ahead end, of a task of time to an event (default: finer where events are).
 
     Raises `DataError` naming the file, the line and the column.
     """
     if (channel is None) != (value is None):
         raise DataError("a long table needs both `channel` and `value`; a wide one neither.")
     own = read_table(table)
-    if not isinstance(labels, StreamLabels | RowLabels | IntervalLabels):
+    if not isinstance(labels, Labels):
         raise DataError(
-            f"labels is a {type(labels).__name__}: give StreamLabels, RowLabels or IntervalLabels."
+            f"labels is a {type(labels).__name__}: give StreamLabels, RowLabels or IntervalLabels, or TimeLabels "
+            "or EventLabels."
         )
-    taken = {name for name in (stream, subject, origin, *_label_columns(labels)) if name}
+    roles = (stream, subject, origin, followed_until, *_label_columns(labels))
+    taken = {name for name in roles if name}
     facts, features = _static_table(own, static, static_columns, stream, taken, schema)
     known = None if schema is None else schema.channels
     streams = own.keys(stream, "stream")
@@ -104,12 +118,14 @@ def task_from_table(
             else sorted(events["channel"].unique())
         )
     else:
-        roles = {*taken, time, *(features if facts is own else ())}
-        names = wide_channels(own, channels, roles, known)
-        others = [c for c in own.frame.columns if c not in {*roles, *names, LINE}] if known else ()
+        used = {*taken, time, *(features if facts is own else ())}
+        names = wide_channels(own, channels, used, known)
+        others = [c for c in own.frame.columns if c not in {*used, *names, LINE}] if known else ()
         events = wide_events(own, names)
     series = series_of(own, events, streams, times, names, duplicates, value)
-    target = _target(labels, own, stream, time, clock, series, kind)
+    target = _target(
+        labels, OwnSeries(own, stream, time, clock, series, kind), facts, followed_until
+    )
     subjects = None
     if subject is not None:
         holder = facts if subject in facts.frame.columns else own
@@ -133,7 +149,16 @@ def task_from_table(
         source=own.origin,
         settings={"time_unit": time_unit, "origin": origin, "duplicates": duplicates, "seed": seed},
         flow=target.flow,
-        notes=_static_notes(facts, stream, series) if static is not None else (),
+        notes=(
+            *(_static_notes(facts, stream, series) if static is not None else ()),
+            *target.notes,
+        ),
+        label_lead=target.horizon if target.horizon and target.kind == "binary" else 0.0,
+        truth=target.truth,
+        queries=target.queries,
+        horizon=target.horizon if target.kind == "time-to-event" else None,
+        edges=edges,
+        table_clock=TableClock(clock, stream, time),
     )
     kinds = {} if schema is None else {c.name: c.categories is None for c in schema.static}
     columns = {f: _static_cells(facts, stream, f, series, kinds.get(f)) for f in features}
@@ -236,21 +261,29 @@ def _check_origins(own: Table, time: str, times: pl.Series) -> None:
 def _label_columns(labels: Labels) -> list[str]:
     """Columns that hold labels, wherever they stand: none of them may become an input."""
     if isinstance(labels, IntervalLabels):
-        return [labels.start, labels.end]
-    return [labels.column] if isinstance(labels.column, str) else list(labels.column)
+        return [labels.start, labels.end, *([labels.label] if labels.label else [])]
+    if isinstance(labels, EventLabels):
+        return [labels.event, *([labels.censored] if labels.censored else [])]
+    return [*names_of(labels.column), *([labels.time] if isinstance(labels, TimeLabels) else [])]
 
 
-def _target(
-    labels: Labels,
-    own: Table,
-    stream: str,
-    time: str,
-    clock: Clock,
-    series: SeriesBatch,
-    kind: Kind | None,
-) -> Target:
+def _target(labels: Labels, source: OwnSeries, facts: Table, until: str | None) -> Target:
+    """Labels as a task takes them, for as long as each stream is followed."""
+    notes = []
+    if until is not None:
+        tables = [source.own, facts]
+        if labels.table is not None:
+            tables.append(read_table(labels.table, what="table of labels"))
+        followed, notes = followed_until(tables, until, source)
+        source = replace(source, followed=followed)
     if isinstance(labels, StreamLabels):
-        return stream_target(labels, own, stream, series, kind)
-    if isinstance(labels, RowLabels):
-        return row_target(labels, own, stream, time, clock, series, kind)
-    return interval_target(labels, stream, clock, series, kind)
+        target = stream_target(labels, source)
+    elif isinstance(labels, RowLabels):
+        target = row_target(labels, source)
+    elif isinstance(labels, TimeLabels):
+        target = time_target(labels, source)
+    elif isinstance(labels, IntervalLabels):
+        target = interval_target(labels, source)
+    else:
+        target = event_target(labels, facts, source)
+    return replace(target, notes=(*notes, *target.notes))

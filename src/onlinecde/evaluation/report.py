@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onlinecde.evaluation import report_tables as tables
-from onlinecde.evaluation.metrics import questions
+from onlinecde.evaluation.questions import questions
 from onlinecde.evaluation.report_tables import cell
 from onlinecde.evaluation.results import Evaluation
 from onlinecde.files import replace_file
@@ -118,7 +118,7 @@ def _how(evaluation: Evaluation, against: Sequence[Evaluation]) -> str:
         slope, spread = cell(evaluation.calibration.slope)
         intercept, _ = cell(evaluation.calibration.intercept)
         parts.append(
-            f"Calibration slope {slope}{f' ({spread})' if spread else ''}, intercept {intercept}; "
+            f"Calibration slope{_ahead(evaluation)} {slope}{f' ({spread})' if spread else ''}, intercept {intercept}; "
             "a perfect model has 1 and 0."
         )
     if evaluation.utility_threshold is not None:
@@ -194,7 +194,7 @@ def _figures(
     def add(figure: Any, label: str, caption: str = "") -> None:
         found.append((inline_svg(figure, label), caption))
 
-    if evaluation.kind == "binary" and not evaluation.folds:
+    if evaluation.kind in ("binary", "time-to-event") and not evaluation.folds:
         _binary_figures(shown, evaluation, add)
     if evaluation.confusion:
         add(
@@ -220,7 +220,7 @@ def _binary_figures(shown: Mapping[str, Evaluation], evaluation: Evaluation, add
     models = list(shown)
     for name, one in shown.items():
         auc = one.metrics.get("auc")
-        if auc is None or auc.value is not None:
+        if one.kind == "binary" and (auc is None or auc.value is not None):
             curve = _rank_curves(one)
             if curve is not None:
                 roc[name], precision[name] = curve
@@ -247,7 +247,7 @@ def _binary_figures(shown: Mapping[str, Evaluation], evaluation: Evaluation, add
     if bins:
         add(
             curves.calibration_figure(bins, models),
-            "Observed share against predicted risk",
+            f"Observed share against predicted risk{_ahead(evaluation)}",
             "Labels in ten bins of like risk; on the line, a risk is what it says.",
         )
     if hours:
@@ -261,6 +261,13 @@ def _binary_figures(shown: Mapping[str, Evaluation], evaluation: Evaluation, add
             "Events caught against false alarms",
             "Of all thresholds, from the highest on the left; at the times of the labels.",
         )
+
+
+def _ahead(evaluation: Evaluation) -> str:
+    """Within which time the risk is meant, of time to an event."""
+    if evaluation.horizon is None:
+        return ""
+    return f" within {evaluation.horizon:g} {evaluation.time_unit}"
 
 
 def _rank_curves(evaluation: Evaluation) -> tuple[Any, Any] | None:

@@ -58,6 +58,8 @@ class Evaluation:
     bootstrap: int
     seed: int
     metrics: dict[str, Estimate]
+    horizon: float | None = None
+    """Of time to an event: that of `calibration`, and of a known risk."""
     fold: str | None = None
     """What the split was: "fold 3 of 6", "all 6 folds"; None: the task's own."""
     folds: tuple[FoldScore, ...] = ()
@@ -107,7 +109,7 @@ class Evaluation:
 
     def title_of(self, metric: str) -> str:
         """A metric's name for readers, with its unit where that is not the labels'."""
-        title = metric_title(metric)
+        title = metric_title(metric, self.time_unit)
         scaled = self.per_output and metric in METRICS and METRICS[metric].in_units
         return f"{title} in deviations" if scaled else title
 
@@ -191,6 +193,7 @@ def over_folds(several: Sequence[Evaluation], *, seed: int = 0) -> Evaluation:
         per=first.per,
         split=first.split,
         metric=first.metric,
+        horizon=first.horizon,
         time_unit=first.time_unit,
         classes=first.classes,
         streams=sum(one.streams for one in several),

@@ -31,6 +31,7 @@ class AlarmPolicy:
         quiet: time after an alarm in which no other is raised for that stream, in the model's unit.
         every: time between looks between rows; None: at rows alone.
         output: the output that is watched.
+        horizon: of time to an event, how far ahead the risk looks that is watched; default: as the first answer.
         chosen: how the policy was chosen: budget, guarantee in words, numbers of the validation; plain values.
 
     Raises:
@@ -51,14 +52,15 @@ class AlarmPolicy:
     quiet: float = 0.0
     every: float | None = None
     output: int = 0
+    horizon: float | None = None
     chosen: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if self.rearm is None:
             object.__setattr__(self, "rearm", self.threshold)
-        for name in ("threshold", "rearm", "quiet", "every"):
+        for name in ("threshold", "rearm", "quiet", "every", "horizon"):
             number = getattr(self, name)
-            if number is None and name == "every":
+            if number is None and name in ("every", "horizon"):
                 continue
             plain = isinstance(number, int | float | np.integer | np.floating)
             if isinstance(number, bool) or not plain or not isfinite(number):
@@ -76,6 +78,8 @@ class AlarmPolicy:
             raise AlarmPolicyError(
                 f"every is {self.every:g}: give a time above 0, or none for looks at rows alone."
             )
+        if self.horizon is not None and self.horizon <= 0:
+            raise AlarmPolicyError(f"horizon is {self.horizon:g}: give a time above 0, or none.")
         whole = isinstance(self.output, int | np.integer) and not isinstance(self.output, bool)
         if not whole or self.output < 0:
             raise AlarmPolicyError(
@@ -93,6 +97,13 @@ class AlarmPolicy:
 
     def check_outputs(self, outputs: int, kind: str) -> None:
         """Raise AlarmPolicyError for a policy that a model of this kind can never meet, or never be below."""
+        waiting = kind == "time-to-event"
+        if self.horizon is not None and not waiting:
+            raise AlarmPolicyError(
+                f"horizon is {self.horizon:g}: that is for models of time to an event; leave it out."
+            )
+        # Whatever its bins, such a model has one risk within a horizon.
+        outputs = 1 if waiting else outputs
         if self.output >= outputs:
             raise AlarmPolicyError(
                 f"output is {self.output}: the model has no such output; it has {outputs}."
@@ -200,7 +211,8 @@ class AlarmPolicy:
 
     def words(self, time_unit: str | None = None) -> str:
         """The policy in words; time_unit: the model's, one of `TIME_UNITS`."""
-        said = f"alarms at {self.threshold:.4g}"
+        ahead = "" if self.horizon is None else f" within {_span(self.horizon, time_unit)}"
+        said = f"alarms at {self.threshold:.4g}{ahead}"
         if self.repeated:
             said += f", again every {_span(self.quiet, time_unit)} while there"
         elif self.rearm != self.threshold:
@@ -213,7 +225,10 @@ class AlarmPolicy:
 
     def as_json(self) -> dict[str, Any]:
         """The policy as plain values; `from_json` reads it."""
-        return {f.name: getattr(self, f.name) for f in fields(self)} | {"chosen": dict(self.chosen)}
+        content = {f.name: getattr(self, f.name) for f in fields(self)}
+        if self.horizon is None:
+            del content["horizon"]
+        return content | {"chosen": dict(self.chosen)}
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
@@ -225,7 +240,8 @@ class AlarmPolicy:
         """
         if not isinstance(content, Mapping):
             raise AlarmPolicyError(
-                "an alarm policy is a mapping of fields: threshold, rearm, quiet, every, output, chosen."
+                "an alarm policy is a mapping of fields: threshold, rearm, quiet, every, output, horizon, "
+                "chosen."
             )
         known = [f.name for f in fields(cls)]
         if strange := [name for name in content if name not in known]:

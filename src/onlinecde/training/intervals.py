@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from onlinecde.data import Task
-from onlinecde.evaluation.predictions import predict_task
+from onlinecde.evaluation.predictions import predict_split
 from onlinecde.models import Intervals, OnlineModel
 from onlinecde.training.callbacks import Callback
 
@@ -38,7 +38,7 @@ def fit_intervals(
 ) -> Intervals | None:
     """Measure intervals of a fitted regression; None for other kinds, and where there are too few subjects.
 
-    validation: its outputs on the validation split, as `predict_task` gives them.
+    validation: its outputs on the validation split, as `predict_split` gives them.
     """
     if task.kind != "regression":
         return None
@@ -55,7 +55,7 @@ def fit_intervals(
         )
     if not enough:
         return None
-    outputs = predict_task(model, task.split("train")[0], task.per)
+    outputs = predict_split(model, task, "train")
     curves = [usual_error(*one) for one in zip(*_labelled(task, "train", outputs), strict=True)]
     unit = Intervals(
         levels=(0.5,),
