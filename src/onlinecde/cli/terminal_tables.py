@@ -157,6 +157,8 @@ def _show_naive(console: Console, found: Evaluation) -> None:
         console.print(f"{found.model}: {one.in_words}", highlight=False, markup=False)
     if found.policy is not None:
         console.print(f"{found.model}: {found.policy.in_words}", highlight=False, markup=False)
+    for one in found.intervals:
+        console.print(f"{found.model}: {one.in_words}", highlight=False, markup=False)
     for text in found.warnings:
         console.print(f"[bold red]warning:[/bold red] {escape(text)}", highlight=False)
 

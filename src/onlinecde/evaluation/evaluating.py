@@ -16,6 +16,7 @@ from onlinecde.evaluation.alarm_curve import alarm_curve, own_policy
 from onlinecde.evaluation.bootstrap import Cohort, Estimate, Means, Statistic, interval
 from onlinecde.evaluation.breakdown import by_class, by_output
 from onlinecde.evaluation.calibration import calibration
+from onlinecde.evaluation.coverage import coverage
 from onlinecde.evaluation.event_time import (
     as_event_times,
     before_event,
@@ -154,7 +155,7 @@ def evaluate(
         found,
         reference=known,
         naive=beside_naive(task, split, found.probabilities),
-        policy=own_policy(models[0], task, split, cohort) if len(models) == 1 else None,
+        **_carried(models[0], task, split, found, cohort) if len(models) == 1 else {},
     )
     if known is None or task.per != "time":
         return found
@@ -179,6 +180,17 @@ def with_excess(found: Evaluation, known: Evaluation, loss: str) -> Evaluation:
     for name, estimate in found.metrics.items():
         metrics |= {name: estimate} | ({EXCESS: excess} if name == loss else {})
     return replace(found, metrics=metrics, drawn={**found.drawn, EXCESS: drawn})
+
+
+def _carried(
+    model: OnlineModel, task: Task, split: str, found: Evaluation, cohort: Cohort
+) -> dict[str, Any]:
+    """What the alarm policy and the intervals that a model carries are worth on a split."""
+    carried: dict[str, Any] = {"policy": own_policy(model, task, split, cohort)}
+    if model.intervals is not None and task.kind == "regression":
+        args = task, found.probabilities, found.labels, cohort
+        carried["intervals"] = coverage(model.intervals, *args)
+    return carried
 
 
 def check_fit(model: OnlineModel, task: Task) -> None:

@@ -55,6 +55,7 @@ def report(
         before_event=tables.before_event_table(evaluation),
         before_event_note=_before_event_note(evaluation),
         alarms=_alarms(evaluation),
+        intervals=tables.interval_table(evaluation),
         alarm_table=tables.alarm_table(evaluation),
         alarm_note=_alarm_note(evaluation),
         policy=evaluation.policy,

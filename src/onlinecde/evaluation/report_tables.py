@@ -161,6 +161,22 @@ def alarm_table(evaluation: Evaluation) -> ReportTable:
     )
 
 
+def interval_table(evaluation: Evaluation) -> ReportTable:
+    """Coverage and width of a regression's intervals."""
+    several = len({one.output for one in evaluation.intervals}) > 1
+    return _table(
+        [
+            *([("Output", lambda one: one.output)] if several else []),
+            ("Intervals for", lambda one: f"{100 * one.level:g} % of labels"),
+            ("Labels inside", lambda one: cell(one.share)),
+            ("Width", lambda one: cell(one.width)),
+            ("Labels", lambda one: f"{one.labels:,}"),
+            ("Subjects", lambda one: f"{one.subjects:,}"),
+        ],
+        evaluation.intervals,
+    )
+
+
 def output_table(evaluation: Evaluation) -> ReportTable:
     """Each of several numbers in its own unit."""
     return _table(
