@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -36,6 +36,9 @@ STREAMS = 256
 """and so many streams at most"""
 
 
+_NUMBERS = ("streams", "without_static", "unanswered")
+
+
 @dataclass(eq=False)
 class Scorer:
     """Asks a model about streams, and counts what is worth saying of them."""
@@ -57,8 +60,21 @@ class Scorer:
         """Scores of streams, a frame for some of them; lines by role, as `ChunkReader` makes them."""
         if self.query.form == "table":
             yield self._without_events(lines)
-        for group in self._groups(lines):
-            yield from self._scores_of(group)
+        if lines["events"].height:
+            for group in self._groups(lines):
+                yield from self._scores_of(group)
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """What was counted, as plain values."""
+        strangers = [[*key, count] for key, count in self.strangers.items()]
+        return {"strangers": strangers} | {name: getattr(self, name) for name in _NUMBERS}
+
+    def count_on(self, counts: Mapping[str, Any]) -> None:
+        """Go on from what another one counted."""
+        self.strangers = Counter({(name, text): n for name, text, n in counts["strangers"]})
+        for name in _NUMBERS:
+            setattr(self, name, counts[name])
 
     def notes(self) -> list[str]:
         """What was counted, in words."""

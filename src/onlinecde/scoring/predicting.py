@@ -96,17 +96,15 @@ def in_memory(request: Request) -> tuple[pl.DataFrame, list[str]]:
     request.check_read(readers)
     request.check_ids(iter([lines]))
     scorer = request.scorer()
-    scores = pl.concat(list(scorer.scores(lines)))
-    scores = in_order(scores, request.whole_ids(readers))
-    return scores, request.notes(readers, scorer)
+    scores = pl.concat(list(scorer.scores(lines))).sort(POSITION, "time").drop(POSITION)
+    return with_ids(scores, request.whole_ids(readers)), request.notes(readers, scorer)
 
 
-def in_order(scores: pl.DataFrame, whole_ids: bool) -> pl.DataFrame:
-    """Scores in the order of the input, with ids that are whole numbers as such."""
+def with_ids(scores: pl.DataFrame, whole: bool) -> pl.DataFrame:
+    """Scores with ids of streams as whole numbers, where all of them are."""
     import polars as pl
 
-    scores = scores.sort(POSITION, "time").drop(POSITION)
-    return scores.with_columns(pl.col("stream").cast(pl.Int64)) if whole_ids else scores
+    return scores.with_columns(pl.col("stream").cast(pl.Int64)) if whole else scores
 
 
 def _like(given: Any, scores: pl.DataFrame) -> Any:

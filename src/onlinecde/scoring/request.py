@@ -112,10 +112,13 @@ class Request:
         """Whether all streams that have scores are called by whole numbers."""
         return all(one.facts.whole_ids for role, one in readers.items() if role != "static")
 
-    def scorer(self) -> Scorer:
-        """What asks the model."""
+    def scorer(self, counts: Mapping[str, Any] | None = None) -> Scorer:
+        """What asks the model; counts: of one that was stopped, as it had them."""
         origins = {role: source.origin for role, source in self.sources.items()}
-        return Scorer(self.fitted, self.columns, self.query, origins)
+        scorer = Scorer(self.fitted, self.columns, self.query, origins)
+        if counts is not None:
+            scorer.count_on(counts)
+        return scorer
 
     def notes(self, readers: Mapping[str, ChunkReader], scorer: Scorer) -> list[str]:
         """All that is worth saying when everything was read."""
