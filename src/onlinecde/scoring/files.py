@@ -5,17 +5,19 @@ from __future__ import annotations
 import io
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onlinecde.data import DataError
 from onlinecde.data.table_chunks import Place
 from onlinecde.scoring.chunks import ChunkReader, Facts
 from onlinecde.scoring.output import OutputFile, write_scores
 from onlinecde.scoring.predicting import with_ids
 from onlinecde.scoring.request import Request
-from onlinecde.scoring.work import WorkFolder
+from onlinecde.scoring.work import FullDiskError, WorkFolder
 from onlinecde.version import __version__
 
 if TYPE_CHECKING:
@@ -31,7 +33,16 @@ MOST = 4096
 """Buckets in the beginning"""
 TEXT = 2.5
 """Bytes that a line takes in memory for a byte in a table, about"""
-Progress = Callable[[str, float], None]
+
+
+class Display:
+    """What a scoring tells whoever waits for it; nothing, unless a subclass does."""
+
+    def stage(self, name: str, share: float) -> None:
+        """A stage ("reading", "scoring" or "writing") has come so far, 0 to 1."""
+
+    def note(self, text: str) -> None:
+        """Something is worth saying."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,7 @@ def predict_file(
     out: OutputFile,
     *,
     memory: int = MEMORY,
-    progress: Progress = lambda stage, share: None,
+    display: Display | None = None,
 ) -> Done:
     """Write the scores of a request's tables to a file; whoever looks finds all of it, or none.
 
@@ -60,7 +71,7 @@ def predict_file(
         request: what is asked, of which tables.
         out: where to.
         memory: how many bytes the data may take, about.
-        progress: hears the stage ("reading", "scoring", "writing") and what share of it is done.
+        display: what hears how far it has come.
 
     Raises:
         DataError: a table cannot be read as the model needs it, the disk is full, or another process is at it.
@@ -69,8 +80,18 @@ def predict_file(
     home = out.work_folder()
     made = Path(tempfile.mkdtemp(prefix="onlinecde-")) if home is None else None
     work = WorkFolder(made or home, _fingerprint(request))  # pyright: ignore[reportArgumentType]
+    display = display or Display()
+    if work.resumed:
+        display.note(f"going on in {work.folder}")
+    elif work.begun_anew:
+        display.note(f"{work.folder} was for another model, table or question: begun anew")
     try:
-        return _Job(request, work, memory, progress).run(out)
+        return _Job(request, work, memory, display).run(out)
+    except FullDiskError:
+        raise
+    except DataError:
+        work.clear()  # the same tables would be refused again
+        raise
     finally:
         work.close()
         if made is not None:
@@ -93,8 +114,8 @@ def _fingerprint(request: Request) -> dict[str, Any]:
 class _Job:
     """One scoring: reading, scoring, writing, each from where the work folder has come to."""
 
-    def __init__(self, request: Request, work: WorkFolder, memory: int, progress: Progress) -> None:
-        self.request, self.work, self.progress = request, work, progress
+    def __init__(self, request: Request, work: WorkFolder, memory: int, display: Display) -> None:
+        self.request, self.work, self.display = request, work, display
         self.memory = memory
         self.piece = max(1 << 12, memory // 16)
         """Bytes of a bucket, about, and of a file of scores"""
@@ -118,9 +139,9 @@ class _Job:
         scorer = request.scorer(state["counts"])
         while state["todo"]:
             done = len(state["scored"])
-            self.progress("scoring", done / (done + len(state["todo"])))
+            self.display.stage("scoring", done / (done + len(state["todo"])))
             self._score(state["todo"][0], scorer)
-        self.progress("writing", 0.0)
+        self.display.stage("writing", 0.0)
         files = [self.work.folder / name for name in state["sizes"] if name.endswith(".scores")]
         write_scores(files, state["lines"], self.work.folder, out, self.memory // 2)
         notes = (*request.said, *request.notes(self.readers, scorer))
@@ -129,20 +150,28 @@ class _Job:
 
     def _read(self, role: str, reader: ChunkReader, number: int) -> None:
         """Deal the lines of a table out to the buckets."""
+        import polars as pl
+
         state = self.work.state
         known = state["reading"].get(role)
         if known and known["done"]:
             return
         place = Place(**known["place"]) if known else Place()
-        for frame, after in reader.frames(max(1 << 10, self.piece // 4), place):
-            names = [str(one) for one in range(state["buckets"])]
-            self._deal(role, frame, names, 0, every=place == Place())
-            facts = reader.facts.as_json()
-            state["reading"][role] = {"place": asdict(after), "done": False, "facts": facts}
-            self.work.save()
-            share = (number + reader.source.done(after)) / len(self.readers)
-            self.progress("reading", share)
-            place = after
+        names = [str(one) for one in range(state["buckets"])]
+        waiting, size, first = [], 0, known is None
+        frames = reader.frames(max(1 << 10, self.piece // 4), place)
+        for frame, after in chain(frames, [(None, None)]):
+            if frame is not None:
+                waiting.append(frame)
+                size, place = size + frame.estimated_size(), after
+            if waiting and (frame is None or size >= self.piece):
+                self._deal(role, pl.concat(waiting), names, 0, every=first)
+                waiting, size, first = [], 0, False
+                facts = reader.facts.as_json()
+                state["reading"][role] = {"place": asdict(place), "done": False, "facts": facts}
+                self.work.save()
+            share = (number + reader.source.done(place)) / len(self.readers)
+            self.display.stage("reading", share)
         state["reading"][role]["done"] = True
         self.work.save()
 

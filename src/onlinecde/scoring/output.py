@@ -93,14 +93,21 @@ def write_scores(files: list[Path], lines: int, folder: Path, out: OutputFile, m
             with made.open("wb") as file:
                 _write_csv(sorted_file, lines, file)
         if out.path is None:
-            with made.open("rb") as file:
-                shutil.copyfileobj(file, sys.stdout.buffer)
-            sys.stdout.buffer.flush()
+            _to_standard_output(made)
             return
         with made.open("rb+") as file:
             os.fsync(file.fileno())
         out.check()
         made.replace(out.path)
+
+
+def _to_standard_output(made: Path) -> None:
+    try:
+        with made.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:  # whoever reads it has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write_csv(scores: Path, lines: int, file: BinaryIO) -> None:

@@ -25,6 +25,10 @@ _LENGTH = struct.Struct("<Q")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+class FullDiskError(DataError):
+    """The disk is full: with more room, the same command goes on."""
+
+
 class WorkFolder:
     """A folder of growing files and what is known of them; killed at any moment, the next one goes on from `save`.
 
@@ -149,9 +153,9 @@ def room_on_disk(place: Path) -> Iterator[None]:
         raise disk_is_full(place) from error
 
 
-def disk_is_full(place: Path) -> DataError:
+def disk_is_full(place: Path) -> FullDiskError:
     """The error for a full disk."""
-    return DataError(
+    return FullDiskError(
         f"the disk is full, at {place}: make room (all in all about twice the size of the tables), and start "
         "the same command again: it goes on where it stopped."
     )
