@@ -5,6 +5,7 @@ import sys
 import typer
 
 from onlinecde.cli import data, plot
+from onlinecde.cli.alarms import alarms
 from onlinecde.cli.audit import audit
 from onlinecde.cli.command_line import RayCommand
 from onlinecde.cli.demo import demo
@@ -36,6 +37,7 @@ app.command()(demo)
 app.command(cls=RayCommand)(fit)
 app.command()(evaluate)
 app.command()(predict)
+app.command()(alarms)
 app.command(cls=RayCommand)(tune)
 app.command(cls=RayCommand)(reproduce)
 app.command()(audit)

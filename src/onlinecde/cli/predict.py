@@ -35,6 +35,12 @@ def predict(
     static: Annotated[
         Path | None, typer.Option(help="Table of static features, one line a stream.")
     ] = None,
+    horizon: Annotated[
+        Name,
+        typer.Option(
+            help="Of a model of the time to an event: the risk within how long (12h); default: as it was fitted."
+        ),
+    ] = None,
     format: Annotated[Name, typer.Option(help="parquet or csv; default: by --out.")] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file that is there.")
@@ -76,6 +82,7 @@ def predict(
         at=at,
         until=until,
         static=static,
+        horizon=horizon,
         stream=stream,
         time=time,
         channel=channel,

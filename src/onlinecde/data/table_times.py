@@ -60,6 +60,17 @@ class Clock:
         return replace(self, origins=found)
 
 
+@dataclass(frozen=True)
+class TableClock:
+    """How the times of a task's own table were read, so that others can be read beside them."""
+
+    clock: Clock
+    stream: str
+    """The column of streams"""
+    time: str
+    """The column of times"""
+
+
 def check_form(origin: str, column: str, role: str, form: Form, wanted: Form) -> None:
     """Refuse times of another form than those of the series: hours may lie between them."""
     if form == wanted:

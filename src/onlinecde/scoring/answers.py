@@ -16,6 +16,7 @@ from onlinecde.data.table_files import LINE, Table
 from onlinecde.data.table_ids import places
 from onlinecde.data.table_series import TableSeries, series_from_table
 from onlinecde.data.table_times import Clock
+from onlinecde.models.asking import ask
 from onlinecde.models.explain import in_eval_mode
 from onlinecde.scoring.columns import Columns
 from onlinecde.scoring.fitted import FittedModel
@@ -213,14 +214,11 @@ class Scorer:
         model, form = self.fitted.model, self.query.form
         batch = model.prepare(streams.to(model.device))
         with torch.no_grad(), in_eval_mode(model):
-            if form == "end":
-                outputs = model(batch, final=True)[:, None]
-            elif form == "rows":
-                outputs = model(batch)[:, : times.shape[1]]
-            else:
-                last = streams.times.gather(1, streams.rows[:, None] - 1)
-                outputs = model(batch, at=torch.where(times.isnan(), last, times).to(model.device))
-        return self.fitted.scores(outputs.cpu()).numpy()
+            asked = times.to(model.device) if self.query.between_rows else None
+            outputs = ask(model, batch, asked, final=form == "end")
+        if form == "end":
+            outputs = outputs[:, None]
+        return self.fitted.scores(outputs.cpu()[:, : times.shape[1]]).numpy()
 
     def _asked_lines(
         self, table: Table, read: TableSeries, series: SeriesBatch

@@ -104,7 +104,7 @@ def _fingerprint(request: Request) -> dict[str, Any]:
 
     return {
         "versions": [__version__, pl.__version__],
-        "model": request.fitted.identity,
+        "model": [request.fitted.identity, request.fitted.horizon, request.fitted.score_columns],
         "columns": asdict(request.columns),
         "query": request.query.as_json(),
         "tables": {role: source.fingerprint() for role, source in request.sources.items()},
@@ -161,7 +161,7 @@ class _Job:
         waiting, size, first = [], 0, known is None
         frames = reader.frames(max(1 << 10, self.piece // 4), place)
         for frame, after in chain(frames, [(None, None)]):
-            if frame is not None:
+            if frame is not None and after is not None:
                 waiting.append(frame)
                 size, place = size + frame.estimated_size(), after
             if waiting and (frame is None or size >= self.piece):

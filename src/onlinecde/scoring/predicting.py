@@ -22,6 +22,7 @@ def predict(
     at: Any = None,
     until: str | None = None,
     static: Any = None,
+    horizon: str | float | None = None,
     stream: str | None = None,
     time: str | None = None,
     channel: str | None = None,
@@ -33,7 +34,8 @@ def predict(
     """What a model says of streams, without labels: a table with `stream`, `time` and its scores.
 
     Scores are `probability` (`probability_CLASS` where there are several) or, of a regression, `prediction`
-    (`prediction_NAME`). What a stream's scores are does not depend on who else is in the table.
+    (`prediction_NAME`), with `lower` and `upper` where the model has intervals (90 %). A stream's scores do not depend on
+    who else is in the table.
 
     Args:
         model: a model, or the folder of a run or of a saved model.
@@ -42,6 +44,7 @@ def predict(
             columns; default: "end" for a model with one label a stream, else "rows".
         until: end of a grid, as a time ("48h") or as a time behind each stream's last row ("+6h"); default: that row.
         static: a table with one line of static features a stream; default: columns of `events`.
+        horizon: of a model of the time to an event, the risk within how long, as "12h"; default: as it was fitted.
         stream: column of the tables that names the stream; default, here and below: as the run was fitted with.
         time: column of times.
         channel: column of channels, in a long table.
@@ -70,6 +73,7 @@ def predict(
         at=at,
         until=until,
         static=static,
+        horizon=horizon,
         stream=stream,
         time=time,
         channel=channel,

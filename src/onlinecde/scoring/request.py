@@ -50,11 +50,12 @@ class Request:
         at: Any = None,
         until: str | None = None,
         static: Any = None,
+        horizon: str | float | None = None,
         device: str = "cpu",
         **given: Any,
     ) -> Request:
         """Open the tables and find their columns; `given` are columns by role, and `duplicates`."""
-        fitted = FittedModel.of(model, device)
+        fitted = FittedModel.of(model, device).within(horizon)
         query = Query.parse(fitted.default_at if at is None else at, until, fitted.time_unit)
         tables = {"events": events, "static": static, "asked": query.table}
         sources = {

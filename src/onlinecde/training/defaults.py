@@ -18,6 +18,7 @@ from onlinecde.models import MODELS, NeuralCDE, OnlineModel
 from onlinecde.models.flat_settings import maker
 from onlinecde.series import SeriesBatch
 from onlinecde.training.journal import model_settings_of_then, settings_of_then
+from onlinecde.training.objectives import lay_bins
 from onlinecde.training.settings import FitError, FitSettings, remedy
 
 By = Literal["user", "file", "recipe", "run", "task", "data", "default"]
@@ -153,7 +154,7 @@ def resolve(
         training.set({n: getattr(settings, n) for n in _training_names()}, by, why)
     else:
         if named:
-            training |= _usual_settings(task, model, given.values_alone)
+            training |= usual_settings(task, model, given.values_alone)
         if run is not None:
             training.set(settings_of_then(run), "run", "the default when the run began")
     FitSettings().changed(changes)  # refuses names that there are not
@@ -221,18 +222,11 @@ def model_settings(task: Task, name: str, given: Settings | None = None) -> dict
     return _model_choices(task, name, by_user).values_alone
 
 
-def usual_settings(task: Task, name: str, given: Settings | None = None) -> dict[str, Any]:
-    """What `fit` changes of its settings for a task and a model where nobody says otherwise.
-
-    A readout that sees very many numbers learns more slowly (`READ`). A Neural CDE whose readout has several members
-    also learns whether the label comes within a third of what a stream lasts, within all of it, and ever.
-    """
-    return _usual_settings(task, name, given or {}).values_alone
-
-
 def build_model(task: Task, name: str, given: Settings | None = None) -> OnlineModel:
     """A model for a task, with fresh weights from torch's random numbers."""
-    return build(name, model_settings(task, name, given))
+    model = build(name, model_settings(task, name, given))
+    lay_bins(model, task)
+    return model
 
 
 def build(name: str, settings: Settings) -> OnlineModel:
@@ -340,7 +334,12 @@ def _forgetting(most: float, given: Settings, static: int, labels: int) -> dict[
     return chosen
 
 
-def _usual_settings(task: Task, name: str, given: Settings) -> Choices:
+def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choices:
+    """What `fit` changes of its settings for a task and a model where nobody says otherwise.
+
+    A readout that sees very many numbers learns more slowly (`READ`). A Neural CDE whose readout has several members
+    also learns whether the label comes within a third of what a stream lasts, within all of it, and ever.
+    """
     chosen = Choices()
     settings = model_settings(task, name, given)
     with torch.random.fork_rng(devices=[]):  # the meta device would import a compiler first
