@@ -67,9 +67,11 @@ def test_labels_go_by_the_name_of_the_stream(ward):
 
 
 def test_texts_and_gaps_may_be_static_features(ward):
-    facts = pl.DataFrame({"bed": ward.names, "unit": ["a", "b"] * 20, "age": [None, *range(39)]})
+    facts = pl.DataFrame({"bed": ward.names, "unit": ["a", "b"] * 20, "age": [None, *range(9)] * 4})
     frame = ward.wide.join(facts, on="bed")
-    model = OnlineCDEClassifier("gru", hidden=4, epochs=1, static=["unit", "age"], **COLUMNS)
+    model = OnlineCDEClassifier(
+        "gru", hidden=4, epochs=1, random_state=0, static=["unit", "age"], **COLUMNS
+    )
     model.fit(frame, ward.labels)
     assert model.model_.static == 4
     assert model.feature_names_in_.tolist() == ["hr", "bp"]
