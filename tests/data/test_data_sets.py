@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from onlinecde.data import DATA_SETS, DataError, load, registry
+from onlinecde.data import DATA_SETS, DataError, fold_task, load, registry
 from onlinecde.data.ragged import pad_rows
 from onlinecde.data.sets import (
     beijing,
@@ -75,6 +75,54 @@ def test_sepsis_rows_carry_hours_labels_and_static_features(packed):
     assert task.utility.alarm.shape == task.labels.shape
     assert "Unit1_missing" in task.series.features
     assert "Age" in task.series.features
+
+
+def test_a_thinned_set_keeps_splits_and_what_is_true_of_every_hour(packed):
+    path = [packed("physionet-2019", "zip")]
+    whole, thin = physionet_2019.load(path), physionet_2019.load(path, thin=0.25)
+    assert thin.settings["thin"] == 0.25
+    assert thin.series.streams == whole.series.streams
+    assert torch.equal(thin.series.times[:, 0], whole.series.times[:, 0])
+    assert int(thin.series.rows.sum()) < 0.5 * int(whole.series.rows.sum())
+    assert thin.series.features == whole.series.features
+    for name, at in whole.splits.items():
+        assert torch.equal(thin.splits[name], at)
+    for number, some in ((1, thin), (2, fold_task(thin, 2, 3))):
+        other = whole if number == 1 else fold_task(whole, 2, 3)
+        assert torch.equal(some.splits["test"], other.splits["test"])
+    hours, all_hours = thin.asked("every=1h"), whole.asked("every=1h")
+    assert torch.equal(hours.labels.nan_to_num(9), whole.labels.nan_to_num(9))
+    assert torch.equal(hours.queries.nan_to_num(9), all_hours.queries.nan_to_num(9))
+    np.testing.assert_array_equal(hours.utility.alarm, whole.utility.alarm)
+    np.testing.assert_array_equal(hours.utility.silence, whole.utility.silence)
+    for stream in range(len(thin.series)):
+        rows = int(thin.series.rows[stream])
+        place = (
+            (thin.series.times[stream, :rows, None] == whole.series.times[stream]).int().argmax(1)
+        )
+        assert torch.equal(thin.labels[stream, :rows], whole.labels[stream, place])
+        np.testing.assert_array_equal(
+            thin.utility.alarm[stream, :rows], whole.utility.alarm[stream, place]
+        )
+    again = physionet_2019.load(path, thin=0.25)
+    other = physionet_2019.load(path, thin=0.25, thin_seed=1)
+    assert torch.equal(again.series.rows, thin.series.rows)
+    assert not torch.equal(other.series.rows, thin.series.rows)
+    for share in (0.0, -0.1, 1.5):
+        with pytest.raises(DataError, match="thin is"):
+            physionet_2019.load(path, thin=share)
+
+
+def test_between_hours_a_label_stands_and_an_alarm_is_worth_what_lies_between(packed):
+    task = physionet_2019.load([packed("physionet-2019", "zip")])
+    half = task.asked("every=30min")
+    assert torch.equal(half.labels[:, ::2].nan_to_num(9), task.labels.nan_to_num(9))
+    known = half.labelled[:, 1::2]
+    assert torch.equal(half.labels[:, 1::2][known], half.labels[:, :-1:2][known])
+    septic = (task.labels == 1).any(1).numpy()
+    alarm = half.utility.alarm[~septic]
+    assert set(np.unique(alarm)) == {-0.05, 0.0}
+    assert (alarm == 0).sum() == (~half.labelled[~septic]).sum()
 
 
 def test_mortality_keeps_irregular_times_the_later_of_two_values_and_empty_patients(packed):

@@ -65,7 +65,7 @@ def serve(
         ),
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="Name the server is asked for by, behind a proxy.")
+        list[str] | None, typer.Option(help="Allowed public host name, behind a proxy; repeatable.")
     ] = None,
     forwarded_by: Annotated[
         str | None,

@@ -11,6 +11,7 @@ import torch
 from onlinecde.data.errors import DataError
 from onlinecde.data.splits import split_streams
 from onlinecde.data.task import Task, encoded, strata_of
+from onlinecde.data.truth import ListedLabels
 
 _SEED = 0
 """Of the lot. Fixed: another one would deal other folds, which must never be compared."""
@@ -35,9 +36,11 @@ def fold_task(task: Task, fold: int, folds: int) -> Task:
         raise DataError(f"there is no fold {fold}: they are numbered from 1 to {folds}.")
     kept = [task.splits[name] for name in ("train", "test") if name in task.splits]
     pool = torch.cat(kept).sort().values
+    # All labels that are known, so that however few of them are seen or asked about, the folds are the same.
+    listed = task.truth.listed if isinstance(task.truth, ListedLabels) else task.labels
     dealt = split_streams(
         [task.subjects[at] for at in pool.tolist()],
-        strata_of(task.labels[pool.to(task.labels.device)], task.kind),
+        strata_of(listed[pool.to(listed.device)], task.kind),
         seed=_SEED,
         fractions={str(number): 1 / folds for number in range(1, folds + 1)},
     )

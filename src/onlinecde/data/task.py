@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from onlinecde.data.alarm_utility import Utility
 from onlinecde.data.errors import DataError
+from onlinecde.data.known_risk import KnownRisk
 from onlinecde.data.queries import Queries
 from onlinecde.data.splits import FRACTIONS, check_splits, split_streams
 from onlinecde.data.truth import EndLabels, ListedLabels, Truth
@@ -26,40 +28,6 @@ METRICS: Mapping[str, str] = {
     "regression": "rmse",
 }
 """The metric a task is judged by unless it names another."""
-
-
-@dataclass(frozen=True, eq=False)
-class Utility:
-    """What an alarm and silence are worth at each row of a task, as its data set defines it."""
-
-    alarm: np.ndarray
-    """(stream, row) float64; 0 where there is no label."""
-    silence: np.ndarray
-    """(stream, row) float64; 0 where there is no label."""
-
-    @property
-    def best(self) -> np.ndarray:
-        """The most each row can be worth."""
-        return np.maximum(self.alarm, self.silence)
-
-    def select(self, streams: Tensor | slice, rows: int | None = None) -> Utility:
-        """Only these streams, and only their first rows."""
-        at = streams if isinstance(streams, slice) else streams.cpu().numpy()
-        return Utility(self.alarm[at, :rows], self.silence[at, :rows])
-
-
-@dataclass(frozen=True, eq=False)
-class KnownRisk:
-    """What simulated data know beyond the labels."""
-
-    risk: Tensor
-    """(stream, row): the best possible prediction of each label; NaN in padding."""
-    event_times: Tensor
-    """(stream,): when the event came, in the task's unit; infinite where none did."""
-
-    def select(self, streams: Tensor | slice, rows: int | None = None) -> KnownRisk:
-        """Only these streams, and only their first rows."""
-        return KnownRisk(self.risk[streams, :rows], self.event_times[streams])
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,14 +192,57 @@ class Task:
             queries = queries.times(self.series, truth.until, generator)
         times = _checked_queries(queries, self.series, "time")
         assert times is not None
+        times = times[:, : _most_of(times)]
+        asked = replace(self, per="time", queries=times, labels=truth.at(times), truth=truth)
+        if not bool(asked.labelled.any()):
+            raise DataError(
+                f"task '{self.name}': no label is known at any of the times asked about: choose others."
+            )
+        return replace(
+            asked,
+            utility=self.utility and self.utility.at(times, asked.labelled),
+            known_risk=self.known_risk and self.known_risk.at(times),
+        )
+
+    def select(self, streams: Tensor, splits: dict[str, Tensor]) -> Task:
+        """Only these streams, by position, dealt out to `splits`, positions among them."""
+        series = self.series[streams]
+        chosen = replace(
+            self,
+            series=series,
+            labels=self.labels[streams.to(self.labels.device)],
+            queries=None if self.queries is None else self.queries[streams.to(self.queries.device)],
+            truth=self.truth and self.truth.select(streams.to(self.truth.until.device)),
+            utility=self.utility and self.utility.select(streams),
+            known_risk=self.known_risk and self.known_risk.select(streams),
+            subjects=tuple(self.subjects[at] for at in streams.tolist()),
+            splits=splits,
+        )
+        if self.per == "stream":
+            return chosen
+        most = series.times.shape[1] if chosen.queries is None else _most_of(chosen.queries)
+        return chosen._first_labels(most)
+
+    def first_rows(self, rows: int) -> Task:
+        """Only the first rows of each stream, and nothing asked about after the last of them."""
+        if rows >= self.series.times.shape[1]:
+            return self
+        series = self.series.first_rows(rows)
+        last = series.times.gather(1, series.rows[:, None] - 1)
+        short = replace(self, series=series, truth=self.truth and self.truth.cut(last[:, 0]))
+        if self.queries is not None:
+            return short.asked(self.queries.masked_fill(self.queries > last, torch.nan))
+        return short._first_labels(rows) if self.per == "row" else short
+
+    def _first_labels(self, most: int) -> Task:
+        """Only so many labels of each stream, which has no more, and what stands beside them."""
+        whole = slice(None)
         return replace(
             self,
-            per="time",
-            queries=times,
-            labels=truth.at(times),
-            truth=truth,
-            utility=None,
-            known_risk=None,
+            labels=self.labels[:, :most],
+            queries=None if self.queries is None else self.queries[:, :most],
+            utility=self.utility and self.utility.select(whole, most),
+            known_risk=self.known_risk and self.known_risk.select(whole, most),
         )
 
     def split(self, name: str) -> tuple[SeriesBatch, Tensor]:
@@ -255,7 +266,7 @@ class Task:
         if self.queries is None:
             return None
         chosen = self.queries[at.to(self.queries.device)]
-        return chosen[:, : max(1, int((~chosen.isnan()).sum(1).max()))]
+        return chosen[:, : _most_of(chosen)]
 
     @property
     def schema(self) -> Schema:
@@ -338,6 +349,11 @@ class Task:
                 *(f"  note      {note}" for note in self.notes),
             ]
         )
+
+
+def _most_of(queries: Tensor) -> int:
+    """The most queries that a stream has, at least 1."""
+    return max(1, int((~queries.isnan()).sum(1).max()))
 
 
 def _checked_queries(queries: Any, series: SeriesBatch, per: Per) -> Tensor | None:

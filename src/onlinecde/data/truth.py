@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -56,6 +56,10 @@ class Truth(ABC):
         mine = {f.name: getattr(self, f.name) for f in fields(self)}
         chosen = {n: x[streams] for n, x in mine.items() if isinstance(x, Tensor)}
         return replace(self, **chosen)
+
+    def cut(self, until: Tensor) -> Self:
+        """The same, asked about until (stream,) at the longest."""
+        return replace(self, until=torch.minimum(self.until, until.to(self.until)))
 
     def to(self, device: torch.device | str | None) -> Self:
         """The same on another device."""
@@ -147,10 +151,8 @@ class IntervalTruth(Truth):
 class EventTruth(Truth):
     """Whether the event comes within `horizon` from a time on; not known where a stream is lost before that.
 
-    `until` is when a stream was last known to be without the event (when it is censored), or the event's time.
-
-    >>> event, followed = torch.tensor([5.0, torch.inf]), torch.tensor([5.0, 6.0])
-    >>> truth = EventTruth(followed, event, horizon=2.0)
+    >>> event, lost = torch.tensor([5.0, torch.inf]), torch.tensor([5.0, 6.0])
+    >>> truth = EventTruth(lost, event, horizon=2.0)
     >>> truth.at(torch.tensor([[2.0, 3.0, 5.0], [2.0, 4.0, 4.5]]))
     tensor([[0., 1., nan],
             [0., 0., nan]])
@@ -159,9 +161,22 @@ class EventTruth(Truth):
     event: Tensor
     """(stream,) float64: when the event came; infinite where it did not while the stream was followed"""
     horizon: float
+    followed: Tensor | None = None
+    """(stream,) float64: until when an event would be known of (where it is censored); default: `until`.
+
+    A patient may be asked about until discharge, and followed for a month beyond it.
+    """
+
+    @property
+    def censored(self) -> Tensor:
+        """(stream,): until when an event would be known of."""
+        return self.until if self.followed is None else self.followed
+
+    def cut(self, until: Tensor) -> Self:
+        return replace(super().cut(until), followed=self.censored)
 
     def labels(self, times: Tensor) -> Tensor:
-        event, followed = self.event[:, None], self.until[:, None]
+        event, followed = self.event[:, None], self.censored[:, None]
         comes = event <= times + self.horizon
         known = (times < event) & (comes | (times + self.horizon <= followed))
         return torch.where(known, comes.to(torch.float32), torch.nan)
@@ -169,32 +184,13 @@ class EventTruth(Truth):
     def remaining(self, times: Tensor) -> tuple[Tensor, Tensor]:
         """How long from times (stream, query) to the event or the end of following, and whether it is the event.
 
-        Both (stream, query); NaN from the event on, and after a stream is no longer followed.
+        Both (stream, query); NaN from the event on, and after `until`.
         """
-        event, followed = self.event[:, None], self.until[:, None]
+        event, followed = self.event[:, None], self.censored[:, None]
         came = torch.isfinite(event).expand(times.shape)
-        left = torch.minimum(event, followed) - times
-        return left.masked_fill(~((left > 0) | (~came & (left == 0))), torch.nan), came
-
-
-TRUTHS = {one.__name__: one for one in (EndLabels, ListedLabels, IntervalTruth, EventTruth)}
-
-
-def truth_arrays(truth: Truth) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A truth as plain facts and tensors, for a file; `truth_of` reads them."""
-    facts: dict[str, Any] = {"class": type(truth).__name__}
-    tensors: dict[str, Tensor] = {}
-    for one in fields(truth):
-        value = getattr(truth, one.name)
-        (tensors if isinstance(value, Tensor) else facts)[one.name] = value
-    return facts, tensors
-
-
-def truth_of(facts: dict[str, Any], tensors: dict[str, Tensor]) -> Truth:
-    """A truth from what `truth_arrays` gave."""
-    own = dict(facts)
-    made: Any = TRUTHS[own.pop("class")]
-    return made(**own, **tensors)
+        left = torch.where(came, event, followed) - times
+        known = (times <= self.until[:, None]) & ((left > 0) | (~came & (left == 0)))
+        return left.masked_fill(~known, torch.nan), came
 
 
 def _unknown(labels: Tensor) -> float | int:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 ONE_EACH = np.empty(0, np.int32)
 """One step on the time leg of every stream."""
+LOG_COUNTS = {"linear": False, "log": True}
+"""The count scales that the kernels know, and whether they take logarithms; others go the plain way."""
 
 
 class FrozenCDE:
@@ -254,6 +256,7 @@ def kernels_apply(model: NeuralCDE) -> bool:
         or torch.compiler.is_compiling()
         or not is_plain(model.field)  # pyright: ignore[reportArgumentType]
         or not model.encoding.is_plain
+        or model.encoding.count_scale not in LOG_COUNTS
         or cpu_unavailable() is not None
     ):
         return False
@@ -286,7 +289,7 @@ def packed(model: NeuralCDE) -> Packed | None:
             kind(encoding.gain),
             kind(np.inf if encoding.clip is None else encoding.clip),
             encoding.counts,
-            encoding.count_scale == "log",
+            LOG_COUNTS[encoding.count_scale],
             kind(encoding.count_gain),
             LINEAR if encoding.bounded else np.inf,
         ),

@@ -182,7 +182,7 @@ def fit_steps(
     )
     if not found.place:
         callback.note(
-            "no step of a single number lowers the validation loss: none stands beside the readout"
+            "no single-feature step lowers the validation loss: boosting adds none to the readout"
         )
         return None
     weight = loss_weight(task, settings)
@@ -193,7 +193,7 @@ def fit_steps(
     value = scores[f"validation_{task.metric}"]
     shown = "" if value is None else f", {task.metric} {value:.4f}"
     callback.note(
-        f"{len(found.place)} steps of single numbers stand beside the readout; with them validation "
+        f"boosting adds {len(found.place)} single-feature steps to the readout; with them validation "
         f"loss {scores['validation_loss']:.4f}{shown}"
     )
     return {"steps": len(found.place), **scores}

@@ -28,9 +28,9 @@ def model_card(
     weights = sum(p.numel() for p in model.parameters())
     then = ""
     if "with_steps" in after:
-        count = f"{after['with_steps']['steps']} steps of single numbers"
+        count = f"{after['with_steps']['steps']} single-feature steps"
         then = (
-            f"\n- Then {count} were laid beside the readout: {_judged(after['with_steps'], task)}."
+            f"\n- Then boosting added {count} to the readout: {_judged(after['with_steps'], task)}."
         )
     if "recalibrated" in after:
         then += (

@@ -153,7 +153,7 @@ def resolve(
         training.set({n: getattr(settings, n) for n in _training_names()}, by, why)
     else:
         if named:
-            training |= _usual_settings(task, model, given.values_alone)
+            training |= usual_settings(task, model, given.values_alone)
         if run is not None:
             training.set(settings_of_then(run), "run", "the default when the run began")
     FitSettings().changed(changes)  # refuses names that there are not
@@ -219,15 +219,6 @@ def model_settings(task: Task, name: str, given: Settings | None = None) -> dict
     by_user = Choices()
     by_user.set(given or {}, "user", "given")
     return _model_choices(task, name, by_user).values_alone
-
-
-def usual_settings(task: Task, name: str, given: Settings | None = None) -> dict[str, Any]:
-    """What `fit` changes of its settings for a task and a model where nobody says otherwise.
-
-    A readout that sees very many numbers learns more slowly (`READ`). A Neural CDE whose readout has several members
-    also learns whether the label comes within a third of what a stream lasts, within all of it, and ever.
-    """
-    return _usual_settings(task, name, given or {}).values_alone
 
 
 def build_model(task: Task, name: str, given: Settings | None = None) -> OnlineModel:
@@ -340,7 +331,12 @@ def _forgetting(most: float, given: Settings, static: int, labels: int) -> dict[
     return chosen
 
 
-def _usual_settings(task: Task, name: str, given: Settings) -> Choices:
+def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choices:
+    """What `fit` changes of its settings for a task and a model where nobody says otherwise.
+
+    A readout that sees very many numbers learns more slowly (`READ`). A Neural CDE whose readout has several members
+    also learns whether the label comes within a third of what a stream lasts, within all of it, and ever.
+    """
     chosen = Choices()
     settings = model_settings(task, name, given)
     with torch.random.fork_rng(devices=[]):  # the meta device would import a compiler first

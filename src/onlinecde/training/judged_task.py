@@ -67,7 +67,7 @@ def _check_tables(source: Mapping[str, Any]) -> None:
     for name in TABLES:
         if name in files and not Path(files[name]).exists():
             raise FitError(
-                f"{files[name]} is gone, which the model was fitted on: say with --{name} FILE where it is now."
+                f"training file {files[name]} not found; give its new path with --{name} FILE."
             )
 
 
