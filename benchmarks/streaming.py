@@ -30,7 +30,15 @@ from rich.table import Table
 import onlinecde as oc
 from benchmarks.live import resolve_history
 from benchmarks.timing import best_of, describe, machine, shown, versions, write_results
-from onlinecde.streaming import Engine, EventBatch, MemoryStore, PostgresStore, SQLiteStore
+from onlinecde.models import AlarmPolicy
+from onlinecde.streaming import (
+    Engine,
+    EventBatch,
+    MemoryStore,
+    PostgresStore,
+    SQLiteStore,
+    StreamClock,
+)
 
 CHANNELS, STREAMS, ROWS = 30, 10_000, 1_000
 NAMES = [f"stream {number}" for number in range(STREAMS)]
@@ -75,10 +83,10 @@ def stored(kind: str) -> Iterator[Any]:
             store.close()
 
 
-def rows_a_second(kind: str, rounds: int) -> float:
+def rows_a_second(kind: str, rounds: int, policy: AlarmPolicy | None = None) -> float:
     """Rows a second in micro-batches of ROWS, every stream seen before; the best round."""
     with stored(kind) as store:
-        engine, sender = Engine(made_model(), store, lateness=1.0), Sender()
+        engine, sender = Engine(made_model(), store, lateness=1.0, policy=policy), Sender()
         for _ in range(STREAMS // ROWS):
             engine.apply(sender.rows(ROWS))
         best = 0.0
@@ -134,6 +142,52 @@ def tick() -> float:
     return per_call(lambda: engine.predict_many(NAMES, 1.5), calls=1, rounds=10)
 
 
+def share_of_a_core(kind: str, seconds: float, rounds: int, resident: int = STREAMS) -> float:
+    """CPU time of looking at all streams once, as a share of the seconds between two looks; the median round."""
+    wall = [0.0]
+    with stored(kind) as store:
+        engine, sender = (
+            Engine(
+                made_model(), store, lateness=1.0, resident=resident, clock=lambda: wall[0],
+                policy=AlarmPolicy(0.3, rearm=0.2, quiet=1.0, every=seconds / 3600),
+                stream_clock=StreamClock(rate=1 / 3600, silent_after=24.0),
+            ),
+            Sender(),
+        )  # fmt: skip
+        for _ in range(STREAMS // ROWS):
+            engine.apply(sender.rows(ROWS))
+        spent = []
+        for _ in range(rounds):
+            wall[0] += seconds
+            start = time.process_time()
+            looks = sum(piece.looks for piece in engine.look_pieces())
+            spent.append(time.process_time() - start)
+            assert looks == STREAMS, looks
+    return float(np.median(spent)) / seconds
+
+
+def longest_piece() -> float:
+    """Seconds that a writer waits at most for looks at all streams, a day of which was missed."""
+    wall = [0.0]
+    engine, sender = (
+        Engine(
+            made_model(), lateness=1.0, clock=lambda: wall[0],
+            policy=AlarmPolicy(0.3, every=0.25),
+            stream_clock=StreamClock(rate=1 / 3600, silent_after=24.0),
+        ),
+        Sender(),
+    )  # fmt: skip
+    for _ in range(STREAMS // ROWS):
+        engine.apply(sender.rows(ROWS))
+    wall[0] += 24 * 3600.0
+    longest, pieces = 0.0, engine.look_pieces()
+    while True:
+        start = time.process_time()
+        if next(pieces, None) is None:
+            return longest
+        longest = max(longest, time.process_time() - start)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -147,11 +201,12 @@ def main() -> None:
     torch.set_num_threads(1)
     found: list[dict[str, Any]] = []
 
-    def note(what: str, number: float, unit: str, least: float | None = None) -> None:
-        holds = least is None or number >= least
-        found.append(
-            {"what": what, "number": number, "unit": unit, "at_least": least, "holds": holds}
-        )
+    def note(
+        what: str, number: float, unit: str, least: float | None = None, most: float | None = None
+    ) -> None:
+        holds = (least is None or number >= least) and (most is None or number <= most)
+        bound = {"at_least": least} if most is None else {"at_most": most}
+        found.append({"what": what, "number": number, "unit": unit, **bound, "holds": holds})
 
     names = {"memory": "store in memory", "FULL": "SQLite, synced", "NORMAL": "SQLite, not synced"}
     for kind, least in (("memory", 60_000), ("FULL", 20_000), ("NORMAL", None)):
@@ -173,6 +228,20 @@ def main() -> None:
     for behind in (1, 6, 40):
         note(f"one event {behind} rows late, {names['memory']}", 1e6 * one_late_row(behind), "us")
     note(f"asking {STREAMS:,} streams between rows", 1e3 * tick(), "ms")
+    for label, policy in (
+        ("alarms at rows", AlarmPolicy(0.3)),
+        ("and a look between rows before each", AlarmPolicy(0.3, rearm=0.2, quiet=1.0, every=0.5)),
+    ):
+        number = rows_a_second("memory", asked.rounds, policy)
+        note(f"micro-batches of {ROWS:,} rows, {names['memory']}, {label}", number, "rows/s")
+    what = f"{STREAMS:,} streams looked at every 15 s"
+    for label, kind, resident in (
+        ("in memory", "memory", STREAMS),
+        ("all but 1 in 10 evicted, SQLite", "NORMAL", STREAMS // 10),
+    ):
+        share = share_of_a_core(kind, 15.0, asked.rounds, resident)
+        note(f"{what}, {label}", share, "of a core", most=0.1)
+    note("longest piece of looks, a day made up for", 1e3 * longest_piece(), "ms", most=100)
     with torch.no_grad():
         peer = best_of(resolve_history(made_model()), seconds=3).best
     note("torchcde, 72 rows of history solved again", 1e6 * peer, "us")
@@ -186,8 +255,8 @@ def main() -> None:
     table.add_column("measured", justify="right")
     table.add_column("must hold")
     for one in found:
-        least = one["at_least"]
-        told = "" if least is None else f">= {least:,g}: {'yes' if one['holds'] else 'NO'}"
+        sign, bound = (">=", one["at_least"]) if "at_least" in one else ("<=", one["at_most"])
+        told = "" if bound is None else f"{sign} {bound:,g}: {'yes' if one['holds'] else 'NO'}"
         table.add_row(one["what"], f"{shown(one['number'])} {one['unit']}", told)
     console = Console(width=120)
     console.print(table)

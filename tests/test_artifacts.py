@@ -327,3 +327,44 @@ def test_there_is_no_pickle_in_the_way():
     text = "".join(file.read_text(encoding="utf-8") for file in files)
     assert "torch.load" not in text
     assert "import pickle" not in text
+
+
+def test_an_alarm_policy_travels_with_the_model(tmp_path):
+    model = made()
+    model.alarm_policy = oc.models.AlarmPolicy(
+        1.5, 1.0, quiet=4, every=0.25, chosen={"budget": 0.5}
+    )
+    folder = oc.save(model, tmp_path / "model")
+    assert oc.load(folder).alarm_policy == model.alarm_policy
+    assert oc.load(folder).frozen() is not None
+
+
+def test_a_folder_without_an_alarm_policy_is_as_it_was(folder):
+    assert "alarm_policy" not in json.loads((folder / MANIFEST).read_text())
+    assert oc.load(folder).alarm_policy is None
+
+
+def test_a_saved_model_is_given_another_alarm_policy_and_nothing_else_changes(folder):
+    before = {one.name: one.read_bytes() for one in folder.iterdir()}
+    policy = oc.models.AlarmPolicy(2.0, quiet=1)
+    oc.artifacts.save_alarm_policy(folder, policy)
+    assert oc.load(folder).alarm_policy == policy
+    assert (folder / WEIGHTS).read_bytes() == before[WEIGHTS]
+    with pytest.raises(ArtifactError, match="output is 3: the model has no such output"):
+        oc.artifacts.save_alarm_policy(folder, oc.models.AlarmPolicy(2.0, output=3))
+    assert oc.load(folder).alarm_policy == policy
+    oc.artifacts.save_alarm_policy(folder, None)
+    assert {one.name: one.read_bytes() for one in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ([], "`alarm_policy` in manifest.json is of a wrong type"),
+        ({"threshold": "high"}, "`alarm_policy` in manifest.json: threshold is 'high'"),
+        ({"threshold": 1.0, "output": 7}, "no such output"),
+    ],
+)
+def test_a_damaged_alarm_policy_is_refused(folder, content, match):
+    edit_manifest(folder, alarm_policy=content)
+    refused(folder, match)

@@ -115,6 +115,20 @@ def test_a_thinned_set_keeps_splits_and_what_is_true_of_every_hour(packed):
             physionet_2019.load(path, thin=share)
 
 
+def test_some_patients_keep_the_utility_of_every_hour(packed):
+    task = physionet_2019.load([packed("physionet-2019", "zip")], thin=0.5)
+    chosen = torch.tensor([5, 1])
+    some, clock = task.select(chosen, {"test": torch.arange(2)}), task.asked("every=1h")
+    np.testing.assert_array_equal(
+        some.utility.alarm, task.utility.alarm[[5, 1], : some.labels.shape[1]]
+    )
+    asked = some.asked("every=1h")
+    np.testing.assert_array_equal(
+        asked.utility.silence, clock.utility.silence[[5, 1], : asked.labels.shape[1]]
+    )
+    assert not clock.utility.alarm[~clock.labelled.numpy()].any()
+
+
 def test_between_hours_a_label_stands_and_an_alarm_is_worth_what_lies_between(packed):
     task = physionet_2019.load([packed("physionet-2019", "zip")])
     half = task.asked("every=30min")

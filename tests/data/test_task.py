@@ -178,3 +178,9 @@ def test_with_its_first_rows_alone_a_task_is_asked_no_further():
         cut.labels.nan_to_num(9), known.labels.nan_to_num(9)[:, : cut.labels.shape[1]]
     )
     assert task.first_rows(10_000) is task
+
+
+def test_a_task_says_what_is_known_of_it_when():
+    task = simulate_ward(40, seed=1).task
+    assert "known     event within 12 hours, which " in task.describe()
+    assert "one label per query time" in task.asked("every=6h").describe()

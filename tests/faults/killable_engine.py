@@ -11,18 +11,28 @@ import numpy as np
 import torch
 
 import onlinecde as oc
-from onlinecde.streaming import Engine, Event, PostgresStore, SQLiteStore
+from onlinecde.models import AlarmPolicy
+from onlinecde.streaming import Engine, Event, PostgresStore, SQLiteStore, StreamClock
 
 CHANNELS = ["a", "b", "c", "d"]
 STREAMS = 40
 BATCHES = 600
 
 
-def made_engine(store=None):
+POLICY = AlarmPolicy(5.9, rearm=5.88, quiet=0.5, every=0.25)
+BEAT = 0.05
+"""How much later each micro-batch comes, by a wall clock that runs as the streams do"""
+
+
+def made_engine(store=None, wall=None):
+    """An engine, one that raises alarms between rows by a wall clock, where there is one."""
+    clock = {} if wall is None else {"clock": wall, "stream_clock": StreamClock(1.0, 5.0)}
     torch.set_num_threads(1)
     torch.manual_seed(3)
     model = oc.NeuralCDE(channels=4, hidden=8, field={"width": 8}).eval()
-    return Engine(model, store, channels=CHANNELS, lateness=2.0, recent=3, checkpoint_rows=8)
+    return Engine(
+        model, store, channels=CHANNELS, lateness=2.0, recent=3, checkpoint_rows=8, policy=POLICY, **clock
+    )  # fmt: skip
 
 
 def micro_batches(seed):
@@ -53,10 +63,13 @@ def store_at(where):
 
 
 def follow(where, batches, first):
-    engine = made_engine(store_at(where))
+    wall = [BEAT * first]
+    engine = made_engine(store_at(where), lambda: wall[0])
     tell(f"begun {engine.counters['commits']}")
     for number, events in enumerate(batches[first:], first):
+        wall[0] = BEAT * number
         receipts = engine.apply(events)
+        engine.look()
         tell(f"ack {number} {receipts.sequence}")
     engine.close()
     tell("done")

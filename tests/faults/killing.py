@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-from killable_engine import BATCHES, made_engine, micro_batches, store_at
+from killable_engine import BATCHES, BEAT, made_engine, micro_batches, store_at
 
 
 class Child:
@@ -79,9 +79,22 @@ def kill_often(where, times, batches=BATCHES):
     assert kills == times
     assert at_work >= times // 4
 
-    unbroken, broken = made_engine(), made_engine(store_at(where))
-    for events in micro_batches(seed)[:batches]:
+    wall = [0.0]
+    unbroken, broken = (made_engine(store, lambda: wall[0]) for store in (None, store_at(where)))
+    for number, events in enumerate(micro_batches(seed)[:batches]):
+        wall[0] = BEAT * number
         unbroken.apply(events)
+    wall[0] += 10.0
+    for engine in (unbroken, broken):
+        engine.look()
+    # None twice, none lost; those of a look that was due when a row came are raised then at the latest.
+    alarms = [
+        sorted((one.stream, one.time, one.rose) for one in e.alarms()) for e in (unbroken, broken)
+    ]
+    assert alarms[0] == alarms[1], seed
+    assert len(alarms[0]) > 5
+    if batches == BATCHES:
+        assert {rose for *_, rose in alarms[0]} == {"at a row", "between rows"}
     streams = unbroken.overview().streams
     assert broken.overview().streams == streams
     for stream in streams:

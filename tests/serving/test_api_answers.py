@@ -13,8 +13,8 @@ from websockets.sync.client import connect
 import onlinecde as oc
 from onlinecde.serving import Limits, models
 from onlinecde.serving.overview import attention
-from onlinecde.serving.stream_clock import StreamClock
 from onlinecde.streaming import Engine, StoreBusy, StoreFull
+from onlinecde.streaming.stream_clock import StreamClock
 
 CHANNELS = ("heart_rate", "lactate", "oxygen", "pressure")
 

@@ -10,8 +10,8 @@ import onlinecde as oc
 from onlinecde.series import TIME_UNITS
 from onlinecde.serving import ServeSettings, ServingError
 from onlinecde.serving.opening import open_engine
-from onlinecde.serving.stream_clock import StreamClock
 from onlinecde.streaming import Event, ModelMismatch
+from onlinecde.streaming.stream_clock import StreamClock
 
 CHANNELS = ("heart_rate", "lactate", "oxygen", "pressure")
 

@@ -11,6 +11,7 @@ import torch
 import onlinecde as oc
 from onlinecde.cli import main
 from onlinecde.data import simulate_ward
+from onlinecde.models import AlarmPolicy
 from onlinecde.serving import ServeSettings, ServingError, create_app, in_background
 from onlinecde.serving.demo import live_demo
 from onlinecde.serving.opening import open_engine
@@ -66,6 +67,81 @@ def test_every_answer_is_the_offline_models(served, folder, capsys):
     rows = int(re.search(r"(\d+) rows", said)[1])
     assert int(re.search(r"(\d+) stored", said)[1]) == rows == engine.counters["rows"]
     assert int(re.search(r"(\d+) between rows", said)[1]) > 0
+
+
+@pytest.fixture(scope="module")
+def alarming(ward, folder, tmp_path_factory):
+    """The folder of a model whose risk swings, with a policy that raises alarms at rows and between them."""
+    torch.manual_seed(59)
+    model = oc.NeuralCDE(
+        12, 8, outputs=1, static=2, field={"width": 8, "depth": 1}, readout={"kind": "binary"}
+    )
+    model.fit_scales(ward.split("train")[0])
+    with torch.no_grad():
+        model.field.weight *= 0.7
+        model.field.inner[0].weight *= 3
+        model.readout.layers.weight *= 0.5
+        series = ward.split("test")[0].observed_rows()
+        risk = torch.sigmoid(model(model.prepare(series))[..., 0].double())[series.real]
+    model.alarm_policy = AlarmPolicy(
+        float(risk.quantile(0.5)), float(risk.quantile(0.4)), quiet=0.6, every=0.1
+    )
+    manifest = oc.artifacts.read_manifest(folder)
+    return oc.save(
+        model, tmp_path_factory.mktemp("alarming") / "model", channels=manifest.channels, extra=manifest.extra
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("replay_speed", "clock_speed"),
+    [("1e6", 1.0), ("36000", 36000.0)],
+    ids=["clock stands still", "clock runs ahead of the rows"],
+)
+def test_alarms_between_rows_are_the_offline_models(
+    alarming, tmp_path, capsys, replay_speed, clock_speed
+):
+    settings = ServeSettings(port=0, clock_speed=clock_speed, look_every=0.05)
+    engine, settings = open_engine(alarming, tmp_path / "x.db", settings)
+    with in_background(create_app(engine, settings), settings) as url:
+        main_without_exit(
+            ["replay", str(alarming), "--to", url, "--speed", replay_speed, "--spread", "0.9",
+             "--seconds", "2", "--verify"]
+        )  # fmt: skip
+    said = capsys.readouterr().out
+    assert "holds" in said
+    assert int(re.search(r"(\d+) alarms at rows", said)[1]) > 0
+    assert int(re.search(r"(\d+) alarms between rows", said)[1]) > 0
+
+
+def test_an_alarm_that_is_missing_or_made_up_is_found(alarming, tmp_path, talk_to, ward):
+    series = ward.split("test")[0].observed_rows()
+    engine, settings = open_engine(alarming, None, ServeSettings(port=0))
+    with in_background(create_app(engine, settings), settings) as url:
+        server = talk_to(url)
+        done = replay(series, server, speed=1e6)
+        results = []
+        for change in (lambda told: told[1:], lambda told: [{**told[0], "time": 1e3}, *told]):
+            server.ask = changed_alarms(server, change)
+            results.append(verify(oc.load(alarming), series, server, done, prefix="stream "))
+    for result, whose in zip(
+        results, ("the model's alarm at", "the server's alarm at"), strict=True
+    ):
+        assert not result.holds
+        assert whose in str(result)
+
+
+def changed_alarms(server, change):
+    """`Server.ask`, but for what it says of alarms."""
+
+    def ask(method, path, **options):
+        told = Server.ask(server, method, path, **options)
+        return (
+            {"alarms": change(told["alarms"])}
+            if told.get("alarms") and path == "/v1/alarms"
+            else told
+        )
+
+    return ask
 
 
 def main_without_exit(arguments):

@@ -83,7 +83,7 @@ def test_what_is_committed_is_read_back(store):
         checkpoints=[(1, -2.5, b"x"), (1, 1.0, b"y")],
         revised=[(1, 0.0, 1, b"old")],
         refused=[("a", "nan", "c", "1", "time_not_finite")],
-        alarms=[(1, 1, 1.0, 0.9, 0.8, 100.0, None, None)],
+        alarms=[(1, 1, 1.0, 0.9, 0.8, 100.0, None, None, None, None, None)],
     )  # fmt: skip
     store.commit(commit)
     assert store.head() == (None, 1, '{"a": 1}')
@@ -139,7 +139,7 @@ def test_a_look_whether_it_can_be_written_changes_nothing(store):
 
 
 def test_alarms_are_acknowledged_once(store):
-    alarm = (1, 1, 1.0, 0.9, 0.8, 100.0, None, None)
+    alarm = (1, 1, 1.0, 0.9, 0.8, 100.0, None, None, None, None, None)
     store.commit(Commit(1, 1.0, "{}", alarms=[alarm, (2, 2, *alarm[2:])]))
     assert [one.number for one in store.alarms()] == [2, 1]
     assert store.acknowledge(1, 200.0, "nurse") == Alarm(*alarm[:6], 200.0, "nurse")
@@ -147,6 +147,62 @@ def test_alarms_are_acknowledged_once(store):
     assert store.acknowledge(9, 1.0, "x") is None
     assert [one.number for one in store.alarms(unacknowledged=True)] == [2]
     assert [one.number for one in store.alarms(1)] == [1]
+
+
+def alarm(number, of, time):
+    return (number, of, time, 0.9, 0.8, 100.0, None, None, "between rows", "{}", None)
+
+
+def test_the_newest_alarm_of_each_stream_is_over_from_the_earliest_time_said(store):
+    some = [alarm(1, 1, 1.0), alarm(2, 2, 2.0), alarm(3, 1, 3.0)]
+    store.commit(Commit(1, 1.0, "{}", alarms=some))
+    assert [(one.number, one.rearmed) for one in store.newest_alarms()] == [(3, None), (2, None)]
+    assert store.newest_alarms()[0] == Alarm(*some[2])
+    assert [one.number for one in store.newest_alarms([7, 1])] == [3]
+    assert store.newest_alarms([]) == store.newest_alarms([9]) == []
+    store.commit(Commit(2, 1.0, "{}", rearmed=[(1, 4.0), (9, 1.0)], alarms=[alarm(4, 2, 5.0)]))
+    store.commit(Commit(3, 1.0, "{}", rearmed=[(1, 4.5), (2, 6.0)]))
+    store.commit(Commit(4, 1.0, "{}", rearmed=[(2, 5.5)], alarms=[alarm(5, 2, 7.0)]))
+    found = {one.number: one.rearmed for one in store.alarms()}
+    assert found == {1: None, 2: None, 3: 4.0, 4: 5.5, 5: None}
+
+
+def test_the_clock_is_told_of_streams_changed_lately_and_of_those_with_an_origin(store):
+    opened = [StreamRecord(1, "a", None, 5.0), StreamRecord(2, "b", None, None)]
+    opened += [StreamRecord(3, "c", None, None), StreamRecord(4, "no row", None, None)]
+    states = [state(1.0, 1, 100.0), state(2.0, 2, 300.0), state(3.0, 3, 100.0)]
+    store.commit(
+        Commit(1, 1.0, "{}", opened=list(map(tuple, opened)), states=list(map(tuple, states)))
+    )
+    assert store.clocks(200.0) == [(1, 1.0, 100.0, 5.0, b"out"), (2, 2.0, 300.0, None, b"out")]
+    assert [one.stream for one in store.clocks(0.0)] == [1, 2, 3]
+
+
+OLD_ALARMS = [
+    f"ALTER TABLE {{0}}alarms DROP COLUMN {name}" for name in ("rose", "policy", "rearmed")
+]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_store_of_an_earlier_version_is_brought_up_to_date(kind, tmp_path, request):
+    server = request.getfixturevalue("server") if kind == "postgres" else None
+    url = server.url() if server else None
+    store = PostgresStore(url) if url else SQLiteStore(tmp_path / "live.db")
+    store.commit(Commit(1, 1.0, "{}", alarms=[alarm(1, 1, 1.0)]))
+    store.close()
+    if server:
+        schema = url.rpartition("=")[2]
+        for statement in [*OLD_ALARMS, "UPDATE {0}meta SET schema = 1"]:
+            server.ask(statement.format(f"{schema}."))
+    else:
+        with sqlite3.connect(tmp_path / "live.db") as db:
+            for statement in [*OLD_ALARMS, "UPDATE {0}meta SET schema = 1"]:
+                db.execute(statement.format(""))
+        db.close()
+    for _ in range(2):
+        store = PostgresStore(url) if url else SQLiteStore(tmp_path / "live.db")
+        assert store.alarms() == [Alarm(1, 1, 1.0, 0.9, 0.8, 100.0)]
+        store.close()
 
 
 def test_pruning_keeps_what_the_newest_rows_need(store):
@@ -177,7 +233,7 @@ def test_forgetting_leaves_nothing_of_a_stream_and_all_of_the_others(store):
             1, 1.0, "{}", opened=[tuple(stream()), tuple(stream(2, "b"))],
             rows=[tuple(row(0.0)), tuple(row(0.0, 2))], states=[tuple(state(0.0)), tuple(state(0.0, 2))],
             checkpoints=[(1, 0.0, b"x"), (2, 0.0, b"x")], revised=[(1, 0.0, 1, b"o"), (2, 0.0, 1, b"o")],
-            alarms=[(1, 1, 1.0, 0.9, 0.8, 1.0, None, None), (2, 2, 1.0, 0.9, 0.8, 1.0, None, None)],
+            alarms=[(n, n, 1.0, 0.9, 0.8, 1.0, *[None] * 5) for n in (1, 2)],
         )
     )  # fmt: skip
     store.forget(1, '{"left": 1}')

@@ -9,6 +9,7 @@ from onlinecde.artifacts.saved_model import (
     pack,
     read_manifest,
     save,
+    save_alarm_policy,
     unpack,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "pack",
     "read_manifest",
     "save",
+    "save_alarm_policy",
     "unpack",
 ]

@@ -68,6 +68,29 @@ def write(files: Mapping[str, bytes], target: Path, overwrite: bool) -> None:
         raise ArtifactError(f"{target} cannot be written: {error}.") from error
 
 
+def replace_file(home: Path, name: str, data: bytes) -> None:
+    """Let a file of a folder be another, in one move.
+
+    Raises:
+        ArtifactError: the disk does not take it.
+    """
+    try:
+        handle, made = tempfile.mkstemp(prefix=f".{name}.", suffix=".partial", dir=home)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(made).chmod(stat.S_IMODE((home / name).stat().st_mode))
+            Path(made).replace(home / name)
+        except BaseException:
+            Path(made).unlink(missing_ok=True)
+            raise
+        _sync(home)
+    except OSError as error:
+        raise ArtifactError(f"{home / name} cannot be written: {error}.") from error
+
+
 def _write(files: Mapping[str, bytes], target: Path, overwrite: bool) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import safetensors
@@ -21,10 +21,18 @@ from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
 from torch import Tensor, nn
 
-from onlinecde.artifacts.folders import ArtifactError, check_target, identity, read_file, write
+from onlinecde.artifacts.folders import (
+    ArtifactError,
+    check_target,
+    identity,
+    read_file,
+    replace_file,
+    write,
+)
 from onlinecde.controls import Encoding
-from onlinecde.models import MODELS, OnlineModel, Readout
-from onlinecde.models.base import present_name
+from onlinecde.models import MODELS, AlarmPolicy, AlarmPolicyError, OnlineModel, Readout
+from onlinecde.models.asking import check_asking
+from onlinecde.models.base import Asking, present_name
 from onlinecde.models.flat_settings import present_config
 from onlinecde.series import Schema, SeriesError
 from onlinecde.solvers import MLPField, Solver
@@ -59,8 +67,19 @@ class Manifest:
     extra: dict[str, Any] = field(default_factory=dict)
     schema: dict[str, Any] | None = None
     """The model's `Schema` as JSON; None in folders of 0.1, and where its channels have no names"""
+    asking: str = "hold"
+    """How the model is asked between rows"""
+    alarm_policy: dict[str, Any] | None = None
+    """The model's `AlarmPolicy` as JSON; None where it has none, and in folders of 0.1"""
     format: str = FORMAT
     version: int = VERSION
+
+    def text(self) -> bytes:
+        """What `manifest.json` holds."""
+        content = asdict(self)
+        if self.alarm_policy is None:
+            del content["alarm_policy"]
+        return (json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
 
     def named_schema(self) -> Schema | None:
         """The model's schema; for a folder of 0.1, what can be told from its names. None where there are none."""
@@ -144,9 +163,50 @@ def pack(
         versions=_versions(),
         extra=_as_json(extra or {}, "extra"),
         schema=None if schema is None else schema.as_json(),
+        asking=model.asking,
+        alarm_policy=_policy_as_json(model, model.alarm_policy),
     )
-    text = json.dumps(asdict(manifest), indent=2, sort_keys=True, allow_nan=False) + "\n"
-    return {WEIGHTS: weights, MANIFEST: text.encode()}
+    return {WEIGHTS: weights, MANIFEST: manifest.text()}
+
+
+def save_alarm_policy(
+    folder: str | os.PathLike[str],
+    policy: AlarmPolicy | None,
+    *,
+    classes: Iterable[type[nn.Module]] = (),
+) -> None:
+    """Give a saved model another alarm policy, or none; the manifest alone is written, in one move.
+
+    Args:
+        folder: where the model is.
+        policy: its policy from now on.
+        classes: as in `load`.
+
+    Raises:
+        ArtifactError: the folder holds no model, or the policy is none for it.
+    """
+    home = Path(folder)
+    model = load(home, classes=classes)
+    manifest = replace(read_manifest(home), alarm_policy=_policy_as_json(model, policy))
+    replace_file(home, MANIFEST, manifest.text())
+
+
+def _policy_as_json(model: OnlineModel, policy: AlarmPolicy | None) -> dict[str, Any] | None:
+    if policy is None:
+        return None
+    _check_policy(model, policy, "alarm_policy")
+    return _as_json(policy.as_json(), "alarm_policy")
+
+
+def _check_policy(model: OnlineModel, policy: AlarmPolicy, where: str) -> None:
+    readout = getattr(model, "readout", None)
+    bins = getattr(readout, "bins", None)
+    try:
+        policy.check_outputs(model.outputs, getattr(readout, "kind", "regression"))
+        if bins is not None:
+            _ = bins.check_horizon(policy.horizon)
+    except ValueError as error:
+        raise ArtifactError(f"{where}: {error}") from error
 
 
 def _versions() -> dict[str, str]:
@@ -235,6 +295,18 @@ def _read(read: Read, manifest: Manifest, known: Known, home: str) -> OnlineMode
                 f"of {model.channels} and {model.static}."
             )
         model.schema = schema
+    try:
+        check_asking(model, manifest.asking)
+    except ValueError as error:
+        raise ArtifactError(f"{home}: `asking` in {MANIFEST} is damaged: {error}") from error
+    model.asking = cast(Asking, manifest.asking)
+    if manifest.alarm_policy is not None:
+        where = f"{home}: `alarm_policy` in {MANIFEST}"
+        try:
+            model.alarm_policy = AlarmPolicy.from_json(manifest.alarm_policy)
+        except AlarmPolicyError as error:
+            raise ArtifactError(f"{where}: {error}") from error
+        _check_policy(model, model.alarm_policy, where)
     return model
 
 
@@ -274,8 +346,9 @@ def _manifest(read: Read, home: str) -> Manifest:
             if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
                 raise ArtifactError(f"{home}: `{name}` in {MANIFEST} is not a list of names.")
             content[name] = tuple(names)
-    if not isinstance(content.get("schema"), dict | None):
-        raise ArtifactError(f"{home}: `schema` in {MANIFEST} is of a wrong type.")
+    for name in ("schema", "alarm_policy"):
+        if not isinstance(content.get(name), dict | None):
+            raise ArtifactError(f"{home}: `{name}` in {MANIFEST} is of a wrong type.")
     return Manifest(**content)
 
 

@@ -33,6 +33,13 @@ def evaluate(
     metric: Annotated[
         list[str] | None, typer.Option(help="Only this metric; repeatable. Default: all that fit.")
     ] = None,
+    horizon: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Of time to an event: judge the risk within this time; repeatable. Default: half, one, two and four "
+            "times the task's."
+        ),
+    ] = None,
     bootstrap: Annotated[
         int, typer.Option(min=0, help="Resamples of subjects for the intervals; 0: none.")
     ] = 1000,
@@ -54,7 +61,12 @@ def evaluate(
     places = [folder, *(against or [])]
     groups = [model_folders(place) for place in places]
     named = dict(zip(_names(places, groups), groups, strict=True))
-    how = {"split": split, "metrics": metric or None, "bootstrap": bootstrap}
+    how = {
+        "split": split,
+        "metrics": metric or None,
+        "horizons": horizon or None,
+        "bootstrap": bootstrap,
+    }
     drawn: dict[str, Any] = {}
     own = next(iter(judged.tables.values()), None)
     if folds := _folds(named, judged.task if own is None else str(own)):

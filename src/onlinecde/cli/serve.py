@@ -26,9 +26,45 @@ def serve(
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="Probability, or number of a regression, that raises an alarm."),
+        typer.Option(
+            help="Probability, or number of a regression, that raises an alarm, in the place of the model's own "
+            "policy (`onlinecde alarms`)."
+        ),
+    ] = None,
+    rearm: Annotated[
+        float | None,
+        typer.Option(
+            help="It must have fallen below this before another alarm; default: as --threshold."
+        ),
+    ] = None,
+    quiet: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Units of time after an alarm without another for that stream."),
+    ] = None,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Units of time between looks for alarms between rows; default: at rows alone.",
+        ),
     ] = None,
     output: Annotated[int, typer.Option(min=0, help="The output that is watched.")] = 0,
+    horizon: Annotated[
+        float | None,
+        typer.Option(
+            help="Of time to an event: how far ahead the risk looks that is watched, in units of time; default: as the "
+            "model's policy or first answer."
+        ),
+    ] = None,
+    alarms: Annotated[
+        bool, typer.Option("--alarms/--no-alarms", help="Raise alarms by the policy.")
+    ] = True,
+    look_every: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds between two rounds of looks between rows; default: a quarter of --every, 1 to 15."
+        ),
+    ] = None,
     lateness: Annotated[
         float,
         typer.Option(min=0.0, help="How late an event may come, in the model's unit of time."),
@@ -109,6 +145,7 @@ def serve(
     from onlinecde.serving import Limits, ServeSettings, TokenBook, create_app, serve_forever
     from onlinecde.serving.app import check_tokens
     from onlinecde.serving.opening import open_engine
+    from onlinecde.serving.problems import ServingError
     from onlinecde.serving.request_log import log_to_stderr
     from onlinecde.serving.running import bound, reload_tokens, shown_address
     from onlinecde.serving.security import Access
@@ -121,6 +158,7 @@ def serve(
         allow_hosts=tuple(allow_host or ()),
         clock_speed=clock_speed,
         silent_after=silent_after,
+        look_every=look_every,
         title=title,
         page=page,
         keep=keep,
@@ -135,6 +173,18 @@ def serve(
             idle_seconds=idle_seconds,
         ),
     )
+    given = {
+        "threshold": threshold,
+        "rearm": rearm,
+        "quiet": quiet,
+        "every": every,
+        "horizon": horizon,
+    }
+    changes = {name: number for name, number in given.items() if number is not None}
+    if changes and not alarms:
+        raise ServingError(f"--no-alarms and --{min(changes)} were given: give one of them.")
+    if "threshold" in changes:
+        changes["output"] = output
     book = None if tokens is None else TokenBook.read(tokens)
     # A start that fails must not have changed the store: what can be refused is refused before it is opened.
     check_tokens(wanted, book)
@@ -145,8 +195,9 @@ def serve(
             store,
             wanted,
             time_unit=time_unit,
-            threshold=threshold,
+            policy_changes=changes,
             output=output,
+            alarms=alarms,
             lateness=lateness,
             rebuild=rebuild,
             most_streams=most_streams,
@@ -157,6 +208,8 @@ def serve(
         except BaseException:
             engine.close()
             raise
+        if engine.policy is not None:
+            typer.echo(engine.policy.words(settings.time_unit), err=True)
         typer.echo(f"{model} on {shown_address(settings)}, streams in {engine.store}", err=True)
         return app
 

@@ -4,12 +4,20 @@ from onlinecde.data.alarm_utility import Utility
 from onlinecde.data.errors import DataError
 from onlinecde.data.folds import fold_of, fold_task
 from onlinecde.data.known_risk import KnownRisk
+from onlinecde.data.label_specs import (
+    EventLabels,
+    IntervalLabels,
+    RowLabels,
+    StreamLabels,
+    TimeLabels,
+)
 from onlinecde.data.loading import load
 from onlinecde.data.queries import Queries
 from onlinecde.data.registry import DATA_SETS, DataSet
 from onlinecde.data.splits import split_streams
 from onlinecde.data.static_features import with_static
-from onlinecde.data.tables import IntervalLabels, RowLabels, StreamLabels, task_from_table
+from onlinecde.data.table_queries import asked_at_table
+from onlinecde.data.tables import task_from_table
 from onlinecde.data.task import Task
 from onlinecde.data.truth import EndLabels, EventTruth, IntervalTruth, ListedLabels, Truth
 from onlinecde.data.ward import Ward, simulate_ward
@@ -19,6 +27,7 @@ __all__ = [
     "DataError",
     "DataSet",
     "EndLabels",
+    "EventLabels",
     "EventTruth",
     "IntervalLabels",
     "IntervalTruth",
@@ -28,9 +37,11 @@ __all__ = [
     "RowLabels",
     "StreamLabels",
     "Task",
+    "TimeLabels",
     "Truth",
     "Utility",
     "Ward",
+    "asked_at_table",
     "fold_of",
     "fold_task",
     "load",

@@ -24,7 +24,7 @@ from onlinecde.data.task import Task
 from onlinecde.files import cache_folder
 from onlinecde.series import RawStatic, StaticColumn
 
-FORMAT = 4
+FORMAT = 5
 """Raised whenever what is stored, or how a data set is prepared, changes."""
 PARTS = ("utility", "known_risk", "truth")
 """What a task may carry beside its series and labels."""
@@ -86,6 +86,8 @@ def save_task(task: Task, file: str | os.PathLike[str], *, key: str = "") -> Non
             "flow": task.flow,
             "notes": task.notes,
             "label_lead": task.label_lead,
+            "edges": task.edges,
+            "horizon": task.horizon,
         },
     }
     arrays = {
@@ -148,7 +150,7 @@ def load_task(file: str | os.PathLike[str], *, key: str | None = None) -> Task:
         labels = stored["labels"]
         if about["per"] == "row":
             labels = pad(lengths, labels, -1 if about["kind"] == "multiclass" else np.nan)
-        about["classes"] = tuple(about["classes"])
+        about["classes"], about["edges"] = tuple(about["classes"]), tuple(about["edges"])
         about["flow"] = tuple((step, left) for step, left in about["flow"])
         about["notes"] = tuple(about["notes"])
         about |= {name: part_of(part, stored) for name, part in facts["parts"].items()}

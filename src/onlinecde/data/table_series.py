@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from onlinecde.data.errors import DataError
 from onlinecde.data.single_precision import check_resolved
-from onlinecde.data.table_events import long_events, series_of, wide_channels, wide_events
+from onlinecde.data.table_events import (
+    check_numbers,
+    long_events,
+    series_of,
+    wide_channels,
+    wide_events,
+)
 from onlinecde.data.table_files import LINE, Table, mostly_words, read_table, words_in
 from onlinecde.data.table_ids import per_stream, without_line
 from onlinecde.data.table_times import Clock, read_clock
@@ -50,10 +56,13 @@ def series_from_table(
     time_unit: str = "hours",
     duplicates: Duplicates = "refuse",
     schema: Schema | None = None,
+    whole: bool = True,
 ) -> TableSeries:
     """Read the series of a table, long or wide; arguments as of `task_from_table`.
 
     others: columns with another role, which are neither channels nor static features.
+    whole: whether this is all of a table. Of a part, which a model is to judge, nothing is said that
+    depends on other parts: what it lacks, and how its numbers are spread.
 
     Raises `DataError` naming the file, the line and the column.
     """
@@ -83,13 +92,15 @@ def series_from_table(
         names = wide_channels(own, channels, roles, known)
         strange = [c for c in own.frame.columns if c not in {*roles, *names, LINE}] if known else ()
         events = wide_events(own, names)
+    if whole:
+        check_numbers(own, events)
     series = series_of(own, events, streams, times, names, duplicates, value)
-    notes = _static_notes(facts, stream, series) if static is not None else []
-    if strange:
+    notes = _static_notes(facts, stream, series) if whole and static is not None else []
+    if strange and whole:
         shown = f"{', '.join(strange[:10])}{', ...' if len(strange) > 10 else ''}"
         notes.append(f"the model does not know {shown}: not read")
     kinds = {} if schema is None else {c.name: c.categories is None for c in schema.static}
-    cells = {f: _static_cells(facts, stream, f, series, kinds.get(f)) for f in features}
+    cells = {f: _static_cells(facts, stream, f, series, kinds.get(f), whole) for f in features}
     return TableSeries(series, cells, own, facts, clock, tuple(notes))
 
 
@@ -141,7 +152,7 @@ def _static_notes(facts: Table, stream: str, series: SeriesBatch) -> list[str]:
 
 
 def _static_cells(
-    facts: Table, stream: str, feature: str, series: SeriesBatch, number: bool | None
+    facts: Table, stream: str, feature: str, series: SeriesBatch, number: bool | None, whole: bool
 ) -> list[Any]:
     """Numbers where the whole column is numbers, else text; a text among numbers is refused.
 
@@ -169,8 +180,9 @@ def _static_cells(
             "be numbers or text. Leave it out by naming the others (`static_columns`, "
             "--static-column)."
         )
-    where = f"{facts.origin}, column '{feature}' (static feature)"
-    check_resolved(column.cast(pl.Float64).fill_null(float("nan")).to_numpy(), where)
+    if whole:
+        where = f"{facts.origin}, column '{feature}' (static feature)"
+        check_resolved(column.cast(pl.Float64).fill_null(float("nan")).to_numpy(), where)
     return column.to_list()
 
 

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from onlinecde.data.errors import DataError
-from onlinecde.data.splits import FRACTIONS
-from onlinecde.data.static_features import with_static
-from onlinecde.data.table_files import Table
-from onlinecde.data.table_ids import per_stream
-from onlinecde.data.table_labels import (
+from onlinecde.data.label_specs import (
+    EventLabels,
     IntervalLabels,
+    Labels,
     RowLabels,
     StreamLabels,
+    TimeLabels,
+)
+from onlinecde.data.splits import FRACTIONS
+from onlinecde.data.static_features import with_static
+from onlinecde.data.table_event_times import event_target, followed_until
+from onlinecde.data.table_files import Table, read_table
+from onlinecde.data.table_ids import per_stream
+from onlinecde.data.table_labels import (
+    OwnSeries,
     Target,
-    interval_target,
+    names_of,
     row_target,
     stream_target,
 )
 from onlinecde.data.table_series import Duplicates, series_from_table
-from onlinecde.data.table_times import Clock
+from onlinecde.data.table_times import TableClock
+from onlinecde.data.table_truth import interval_target, time_target
 from onlinecde.data.task import Kind, Task
-from onlinecde.series import Schema, SeriesBatch
-
-Labels = StreamLabels | RowLabels | IntervalLabels
+from onlinecde.series import Schema
 
 
 def task_from_table(
@@ -40,6 +47,7 @@ def task_from_table(
     static_columns: Sequence[str] | None = None,
     subject: str | None = None,
     origin: str | None = None,
+    followed_until: str | None = None,
     time_unit: str = "hours",
     duplicates: Duplicates = "refuse",
     kind: Kind | None = None,
@@ -49,6 +57,7 @@ def task_from_table(
     fractions: Mapping[str, float] = FRACTIONS,
     metric: str | None = None,
     schema: Schema | None = None,
+    edges: Sequence[float] | None = None,
 ) -> Task:
     """Turn a table into a task: CSV, Parquet or Arrow file, or polars, pandas, Arrow table.
 
@@ -58,8 +67,11 @@ def task_from_table(
       another role). An event of another channel is refused.
     - `time`: numbers, or timestamps, which become `time_unit` from each stream's first event or
       from the timestamp in the column `origin`.
-    - `labels`: `StreamLabels`, `RowLabels` or `IntervalLabels`; `kind` where it cannot be guessed
-      (0 and 1 are "binary", text "multiclass", other numbers "regression").
+    - `labels`: `StreamLabels`, `RowLabels`, `TimeLabels`, `IntervalLabels` or `EventLabels`; `kind` where it cannot be
+      guessed (0 and 1 are "binary", text "multiclass", other numbers "regression").
+    - `followed_until`: the column, in this table, that of `static` or that of the labels, of the time until which
+      each stream is followed: later nothing is known, and nothing asked. Default: its last row, its last label or,
+      with `EventLabels`, its event or censoring.
     - `static`: a table (path or frame) with the stream column and one line a stream, of which
       `static_columns` are the features (default: all without another role). Without it, columns of
       this table that are the same throughout a stream. Text becomes categories.
@@ -70,13 +82,16 @@ def task_from_table(
       `static_columns`. Its channels and static features are looked up by name, and encoded as they
       were in training; what the table lacks is missing, what it has besides is not read, and both
       are said in `task.notes`.
+    - `edges`: where the bins of time ahead end, of a task of time to an event (default: finer where events are).
 
     Raises `DataError` naming the file, the line and the column.
     """
-    if not isinstance(labels, StreamLabels | RowLabels | IntervalLabels):
+    if not isinstance(labels, Labels):
         raise DataError(
-            f"labels is a {type(labels).__name__}: give StreamLabels, RowLabels or IntervalLabels."
+            f"labels is a {type(labels).__name__}: give StreamLabels, RowLabels or IntervalLabels, or TimeLabels "
+            "or EventLabels."
         )
+    roles = (subject, followed_until, *_label_columns(labels))
     read = series_from_table(
         table,
         stream=stream,
@@ -86,14 +101,16 @@ def task_from_table(
         channels=channels,
         static=static,
         static_columns=static_columns,
-        others=[name for name in (subject, *_label_columns(labels)) if name],
+        others=[name for name in roles if name],
         origin=origin,
         time_unit=time_unit,
         duplicates=duplicates,
         schema=schema,
     )
     own, facts, series, clock = read.own, read.facts, read.series, read.clock
-    target = _target(labels, own, stream, time, clock, series, kind)
+    target = _target(
+        labels, OwnSeries(own, stream, time, clock, series, kind), facts, followed_until
+    )
     subjects = None
     if subject is not None:
         holder = facts if subject in facts.frame.columns else own
@@ -117,7 +134,13 @@ def task_from_table(
         source=own.origin,
         settings={"time_unit": time_unit, "origin": origin, "duplicates": duplicates, "seed": seed},
         flow=target.flow,
-        notes=read.notes,
+        notes=(*read.notes, *target.notes),
+        label_lead=target.horizon if target.horizon and target.kind == "binary" else 0.0,
+        truth=target.truth,
+        queries=target.queries,
+        horizon=target.horizon if target.kind == "time-to-event" else None,
+        edges=edges,
+        table_clock=TableClock(clock, stream, time),
     )
     task = with_static(task, read.static)
     return task if schema is None else task.under(schema)
@@ -126,21 +149,29 @@ def task_from_table(
 def _label_columns(labels: Labels) -> list[str]:
     """Columns that hold labels, wherever they stand: none of them may become an input."""
     if isinstance(labels, IntervalLabels):
-        return [labels.start, labels.end]
-    return [labels.column] if isinstance(labels.column, str) else list(labels.column)
+        return [labels.start, labels.end, *([labels.label] if labels.label else [])]
+    if isinstance(labels, EventLabels):
+        return [labels.event, *([labels.censored] if labels.censored else [])]
+    return [*names_of(labels.column), *([labels.time] if isinstance(labels, TimeLabels) else [])]
 
 
-def _target(
-    labels: Labels,
-    own: Table,
-    stream: str,
-    time: str,
-    clock: Clock,
-    series: SeriesBatch,
-    kind: Kind | None,
-) -> Target:
+def _target(labels: Labels, source: OwnSeries, facts: Table, until: str | None) -> Target:
+    """Labels as a task takes them, for as long as each stream is followed."""
+    notes = []
+    if until is not None:
+        tables = [source.own, facts]
+        if labels.table is not None:
+            tables.append(read_table(labels.table, what="table of labels"))
+        followed, notes = followed_until(tables, until, source)
+        source = replace(source, followed=followed)
     if isinstance(labels, StreamLabels):
-        return stream_target(labels, own, stream, series, kind)
-    if isinstance(labels, RowLabels):
-        return row_target(labels, own, stream, time, clock, series, kind)
-    return interval_target(labels, stream, clock, series, kind)
+        target = stream_target(labels, source)
+    elif isinstance(labels, RowLabels):
+        target = row_target(labels, source)
+    elif isinstance(labels, TimeLabels):
+        target = time_target(labels, source)
+    elif isinstance(labels, IntervalLabels):
+        target = interval_target(labels, source)
+    else:
+        target = event_target(labels, facts, source)
+    return replace(target, notes=(*notes, *target.notes))

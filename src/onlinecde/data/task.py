@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -13,12 +13,16 @@ from torch import Tensor, nn
 from onlinecde.data.alarm_utility import Utility
 from onlinecde.data.errors import DataError
 from onlinecde.data.known_risk import KnownRisk
-from onlinecde.data.queries import Queries
+from onlinecde.data.queries import Queries, clock_grid
 from onlinecde.data.splits import FRACTIONS, check_splits, split_streams
-from onlinecde.data.truth import EndLabels, ListedLabels, Truth
+from onlinecde.data.time_ahead import time_bins
+from onlinecde.data.truth import EndLabels, ListedLabels, Truth, check_truth
 from onlinecde.series import Schema, SeriesBatch, SeriesError
 
-Kind = Literal["binary", "multiclass", "multilabel", "regression"]
+if TYPE_CHECKING:
+    from onlinecde.data.table_times import TableClock
+
+Kind = Literal["binary", "multiclass", "multilabel", "regression", "time-to-event"]
 Per = Literal["stream", "row", "time"]
 
 METRICS: Mapping[str, str] = {
@@ -26,6 +30,7 @@ METRICS: Mapping[str, str] = {
     "multiclass": "accuracy",
     "multilabel": "auc",
     "regression": "rmse",
+    "time-to-event": "concordance",
 }
 """The metric a task is judged by unless it names another."""
 
@@ -50,7 +55,9 @@ class Task:
     """(stream,) or (stream, output) with `per="stream"`; (stream, row) with `per="row"`; (stream, query) or
     (stream, query, output) with `per="time"`.
 
-    float32, NaN where there is no label; classes of "multiclass" are int64, -1 where there is none.
+    float32, NaN where there is no label; classes of "multiclass" are int64, -1 where there is none; of "time-to-event"
+    (..., 2): how long from then (a stream's last row with `per="stream"`) to the event or to when the stream was lost,
+    and 1 for the event.
     """
     kind: Kind
     per: Per
@@ -80,6 +87,12 @@ class Task:
     """What the label is at any time, where more is known than `labels` lists; see `label_truth`."""
     queries: Tensor | None = None
     """(stream, query) float64 with `per="time"`: when each label is asked for; NaN behind a stream's last."""
+    edges: tuple[float, ...] = ()
+    """Where the bins of time ahead end, of "time-to-event"."""
+    horizon: float | None = None
+    """How far ahead its first answer looks, of "time-to-event"."""
+    table_clock: TableClock | None = None
+    """How times of its own tables are read; None: they are numbers in `time_unit`."""
 
     @classmethod
     def build(
@@ -107,12 +120,16 @@ class Task:
         known_risk: KnownRisk | None = None,
         truth: Truth | None = None,
         queries: Tensor | None = None,
+        edges: Sequence[float] | None = None,
+        horizon: float | None = None,
+        table_clock: TableClock | None = None,
     ) -> Task:
         """Check series against labels and deal the streams out to splits.
 
         `subjects` (default: every stream its own) are never divided; `splits` gives your own
         positions instead of a seeded deal by `fractions`. With `stratify`, classes (or "has a
-        positive label at all") are kept at like shares in every split.
+        positive label at all") are kept at like shares in every split. The bins of "time-to-event" are finer
+        where events of the training split are, with `horizon` (default: the median time to them) among their `edges`.
         """
         if kind not in METRICS:
             raise DataError(f"kind is {kind!r}: choose one of {list(METRICS)}.")
@@ -125,12 +142,21 @@ class Task:
                 f"{len(subjects)} subjects for {len(series)} streams: give one for each."
             )
         target = _checked_labels(labels, series, kind, per, tuple(classes), queries)
+        if truth is not None:
+            check_truth(truth, series)
         if splits is None:
-            strata = strata_of(target, kind) if stratify else None
+            strata = strata_of(target, kind, horizon) if stratify else None
             dealt = split_streams(subjects, strata, seed=seed, fractions=fractions)
         else:
             dealt = {name: torch.as_tensor(at, dtype=torch.int64) for name, at in splits.items()}
             check_splits(dealt, subjects)
+        settings = dict(settings or {})
+        bins = ()
+        if kind == "time-to-event":
+            settings |= {} if edges is None else {"edges": list(edges)}
+            bins, horizon = time_bins(target, dealt, edges, horizon)
+        elif edges is not None or horizon is not None:
+            raise DataError(f"edges and horizon are of kind 'time-to-event', and this is {kind!r}.")
         return cls(
             name=name,
             series=encoded(series, dealt),
@@ -143,7 +169,7 @@ class Task:
             metric=metric or METRICS[kind],
             classes=tuple(str(c) for c in classes),
             source=source,
-            settings=dict(settings or {}),
+            settings=settings,
             flow=tuple((str(step), int(left)) for step, left in flow),
             notes=tuple(notes),
             label_lead=float(label_lead),
@@ -151,6 +177,9 @@ class Task:
             known_risk=known_risk,
             truth=truth,
             queries=queries,
+            edges=bins,
+            horizon=horizon,
+            table_clock=table_clock,
         )
 
     @property
@@ -172,6 +201,17 @@ class Task:
             times = self.queries.nan_to_num(torch.inf)
             last = torch.maximum(last, self.queries.nan_to_num(-torch.inf).amax(1))
         return ListedLabels(last, times, self.labels)
+
+    @property
+    def clock(self) -> Queries | None:
+        """The grid on which it is judged by the clock; None where labels are not known between the times they have.
+
+        A label that never changes in time, as that of how a stay ends, is no reason to ask again and again.
+        """
+        truth = self.truth
+        if truth is None or self.per == "time" or not truth.continuous:
+            return None
+        return None if isinstance(truth, EndLabels) else clock_grid(self.series, truth.until)
 
     def asked(self, queries: Queries | str | Tensor, *, seed: int = 0) -> Task:
         """The task with its labels at other times: a grid, random times, or (stream, query) of one's own.
@@ -307,15 +347,17 @@ class Task:
     @property
     def outputs(self) -> int:
         """How many numbers a model for this task puts out."""
-        if self.kind == "multiclass":
-            return len(self.classes)
+        if self.kind in ("multiclass", "time-to-event"):
+            return len(self.classes if self.kind == "multiclass" else self.edges)
         several = self.labels.ndim == (2 if self.per == "stream" else 3)
         return self.labels.shape[-1] if several else 1
 
     @property
     def labelled(self) -> Tensor:
-        """Bool of the shape of `labels`: where there is a label."""
-        return self.labels >= 0 if self.kind == "multiclass" else ~self.labels.isnan()
+        """Where there is a label: bool of the shape of `labels`, of "time-to-event" without the last axis."""
+        if self.kind == "multiclass":
+            return self.labels >= 0
+        return ~(self.labels[..., 0] if self.kind == "time-to-event" else self.labels).isnan()
 
     def describe(self) -> str:
         """What the task is, in a few lines: sizes, labels, how much is observed, splits, source."""
@@ -329,7 +371,8 @@ class Task:
         parts = ", ".join(f"{name} {len(at)}" for name, at in self.splits.items())
         return "\n".join(
             [
-                f"{self.name}: {self.kind}, one label per {self.per}, judged by {self.metric}",
+                f"{self.name}: {self.kind}, one label per {'query ' * (self.per == 'time')}{self.per}, "
+                f"judged by {self.metric}",
                 f"  streams   {len(series)} of {len(set(self.subjects))} subjects; {parts}",
                 f"  rows      {int(real)}; {int(rows.min())} to {int(rows.max())} a stream, "
                 f"median {int(rows.median())}",
@@ -339,6 +382,7 @@ class Task:
                 + ", ..." * (len(share) > 8),
                 f"  static    {', '.join(series.features) or 'none'}",
                 f"  labels    {_describe_labels(self)}",
+                *([f"  known     {_describe_truth(self, self.truth)}"] if self.truth else []),
                 f"  source    {self.source}",
                 f"  settings  {', '.join(f'{k}={v}' for k, v in self.settings.items()) or 'none'}",
                 *(
@@ -406,10 +450,13 @@ def _checked_labels(
         raise DataError(f"the labels cannot be read as numbers ({error}).") from error
     times = {"stream": None, "row": series.times, "time": queries}[per]
     shape = (len(series),) if times is None else tuple(times.shape)
+    waiting = kind == "time-to-event"
     many = kind in ("multilabel", "regression") and target.ndim == len(shape) + 1 and per != "row"
-    if target.shape[: len(shape)] != shape or (not many and tuple(target.shape) != shape):
-        words = {"stream": "(stream,)", "row": "(stream, row)", "time": "(stream, query)"}[per]
-        raise DataError(f"labels have shape {tuple(target.shape)}: they must be {words}, {shape}.")
+    wanted = (*shape, 2) if waiting else shape
+    if target.shape[: len(shape)] != shape or (not many and tuple(target.shape) != wanted):
+        words = {"stream": "(stream,", "row": "(stream, row", "time": "(stream, query"}[per]
+        words += " 2)" if words[-1] == "," and waiting else ", 2)" if waiting else ")"
+        raise DataError(f"labels have shape {tuple(target.shape)}: they must be {words}, {wanted}.")
     if kind == "multiclass":
         target = torch.where(target.isnan(), -1, target) if target.is_floating_point() else target
         target = target.to(torch.int64)
@@ -423,10 +470,13 @@ def _checked_labels(
         bad = target.isinf()
         if kind in ("binary", "multilabel"):
             bad = bad | ~(missing | (target == 0) | (target == 1))
+        if waiting:
+            bad = bad | _bad_waiting(target)
     if per == "row":
         # What a row label says of padding is no label.
-        target = target.masked_fill(~series.real, -1 if kind == "multiclass" else torch.nan)
-        bad = bad & series.real
+        real = series.real[..., None] if waiting else series.real
+        target = target.masked_fill(~real, -1 if kind == "multiclass" else torch.nan)
+        bad = bad & real
     elif per == "stream" and not many:
         bad = bad | missing
     if bad.any():
@@ -439,11 +489,21 @@ def _checked_labels(
             "multilabel": "0 or 1",
             "multiclass": f"0 to {len(classes) - 1}",
             "regression": "a finite number",
+            "time-to-event": "a time of 0 or more (above 0 to an event), then 1 for the event or 0 for censoring",
         }[kind]
-        raise DataError(f"{at}: the label is {target[tuple(where)].item()}: it must be {allowed}.")
+        found = target[tuple(where[:-1] if waiting else where)].tolist()
+        raise DataError(f"{at}: the label is {found}: it must be {allowed}.")
     if bool((target == -1).all() if kind == "multiclass" else target.isnan().all()):
         raise DataError("there is no label at all: give at least one.")
     return target
+
+
+def _bad_waiting(labels: Tensor) -> Tensor:
+    """Where a label (..., 2) is no time to an event or to censoring, bool of its shape."""
+    time, event = labels.unbind(-1)
+    missing = time.isnan() & event.isnan()
+    fine = ((event == 1) & (time > 0)) | ((event == 0) & (time >= 0))
+    return ~(missing | fine)[..., None].expand_as(labels)
 
 
 def encoded(
@@ -456,14 +516,28 @@ def encoded(
     return series.with_raw_static(series.raw_static, training=splits.get("train"), seen=seen)
 
 
-def strata_of(labels: Tensor, kind: Kind) -> Tensor | None:
-    """(stream,) int64: the class of each stream, or whether it has any positive label."""
+def strata_of(labels: Tensor, kind: Kind, horizon: float | None = None) -> Tensor | None:
+    """(stream,) int64: the class of each stream, or whether it has any positive label.
+
+    Of time to an event, whether one comes within the horizon of a label: as where that is the label itself.
+    """
     if kind == "regression":
         return None
     if kind == "multiclass":
         return (labels if labels.ndim == 1 else labels.amax(1)).cpu()
+    if kind == "time-to-event":
+        came = (labels[..., 1] == 1) & (labels[..., 0] <= (horizon or torch.inf))
+        return came.reshape(len(labels), -1).any(1).to(torch.int64).cpu()
     positive = (labels == 1).flatten(1) if labels.ndim > 1 else labels == 1
     return (positive if labels.ndim == 1 else positive.any(1)).to(torch.int64).cpu()
+
+
+def _describe_truth(task: Task, truth: Truth) -> str:
+    spans = truth.until.to(task.series.times) - task.series.times[:, 0]
+    return (
+        f"{truth.describe(task.time_unit)}; asked about for {float(spans.median()):.4g} (median) to "
+        f"{float(spans.max()):.4g} {task.time_unit} from its first row"
+    )
 
 
 def _describe_labels(task: Task) -> str:
@@ -476,6 +550,14 @@ def _describe_labels(task: Task) -> str:
         return (
             f"{known.numel()} in {len(task.classes)} classes; "
             f"{int(counts.min())} to {int(counts.max())} a class"
+        )
+    if task.kind == "time-to-event":
+        came = known[known[:, 1] == 1, 0].double()
+        middle = f", half of them within {float(came.median()):.4g}" if len(came) else ""
+        several = int((task.labels[..., 1] == 1).reshape(len(task.labels), -1).any(1).sum())
+        return (
+            f"{len(known)}; {len(came)} followed by the event{middle}, in {several} streams; {len(task.edges)} bins of "
+            f"time ahead, to {task.edges[-1]:g}, first answer within {task.horizon:g}"
         )
     text = f"{known.numel()}; {int(known.sum())} positive ({100 * float(known.mean()):.2f} %)"
     if task.per != "stream":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 from typing import Self
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from onlinecde.data.errors import DataError
+from onlinecde.series import SeriesBatch
 
 CLASSLESS = -1
 """The label of a class that is not known."""
@@ -48,8 +50,13 @@ class Truth(ABC):
             raise DataError(
                 f"times have shape {tuple(times.shape)} for {len(self.until)} streams: give (stream, query)."
             )
+        times = times.to(self.until.dtype)
         labels, late = self.labels(times), ~(times <= self.until[:, None])
         return labels.masked_fill(late[:, :, None] if labels.ndim == 3 else late, self.unknown)
+
+    def describe(self, unit: str) -> str:
+        """What is known when, in words; times in `unit`."""
+        return "the same at any time"
 
     def select(self, streams: Tensor | slice) -> Self:
         """The truth of these streams alone."""
@@ -113,6 +120,11 @@ class ListedLabels(Truth):
     def continuous(self) -> bool:
         return self.stands > 0
 
+    def describe(self, unit: str) -> str:
+        if not self.stands:
+            return "at listed times alone"
+        return f"from listed times, for up to {self.stands:g} {unit}"
+
     def labels(self, times: Tensor) -> Tensor:
         entry = torch.searchsorted(self.times, times.contiguous(), right=True) - 1
         place = entry.clamp(min=0)
@@ -125,7 +137,7 @@ class ListedLabels(Truth):
 
 @dataclass(frozen=True, eq=False)
 class IntervalTruth(Truth):
-    """1 from `starts` to `ends` of each interval, both included, `outside` at all other times.
+    """A label from `starts` to `ends` of each interval, both included, `outside` at all other times.
 
     >>> truth = IntervalTruth(torch.tensor([9.0]), torch.tensor([[2.0]]), torch.tensor([[3.0]]))
     >>> truth.at(torch.tensor([[1.0, 2.0, 3.0, 3.5]]))
@@ -135,32 +147,54 @@ class IntervalTruth(Truth):
     starts: Tensor
     """(stream, interval) float64, rising; infinite behind a stream's last interval"""
     ends: Tensor
-    """(stream, interval) float64; intervals of a stream do not overlap"""
+    """(stream, interval) float64; intervals of a stream do not overlap, but one may start where another ends"""
     outside: float = 0.0
-    """The label outside of all intervals; NaN where it is not known there"""
+    """The label outside of all intervals; NaN, and -1 of classes, where it is not known there"""
+    inside: Tensor | None = None
+    """(stream, interval) float32 or int64 classes: the label in each interval; default: 1"""
+
+    @property
+    def unknown(self) -> float | int:
+        return torch.nan if self.inside is None else _unknown(self.inside)
+
+    def describe(self, unit: str) -> str:
+        number = int((self.starts < torch.inf).sum())
+        alone = math.isnan(self.outside) or self.outside == self.unknown
+        return f"{'within' if alone else 'at any time, by'} {number} intervals"
 
     def labels(self, times: Tensor) -> Tensor:
-        last = torch.searchsorted(self.starts, times.contiguous(), right=True) - 1
         if not self.starts.shape[1]:
-            return torch.full(times.shape, self.outside, device=times.device)
-        inside = (last >= 0) & (times <= self.ends.gather(1, last.clamp(min=0)))
-        return torch.where(inside, 1.0, self.outside)
+            kind = None if self.inside is None else self.inside.dtype
+            return torch.full(times.shape, self.outside, dtype=kind, device=times.device)
+        last = torch.searchsorted(self.starts, times.contiguous(), right=True) - 1
+        place = last.clamp(min=0)
+        within = (last >= 0) & (times <= self.ends.gather(1, place))
+        if self.inside is None:
+            return torch.where(within, 1.0, self.outside)
+        return self.inside.gather(1, place).masked_fill(~within, self.outside)
 
 
 @dataclass(frozen=True, eq=False)
 class EventTruth(Truth):
     """Whether the event comes within `horizon` from a time on; not known where a stream is lost before that.
 
+    Without a horizon labels are those of time to the event, (stream, query, 2): how long from then to the event or to
+    when the stream is lost, and 1 for the event.
+
     >>> event, lost = torch.tensor([5.0, torch.inf]), torch.tensor([5.0, 6.0])
     >>> truth = EventTruth(lost, event, horizon=2.0)
     >>> truth.at(torch.tensor([[2.0, 3.0, 5.0], [2.0, 4.0, 4.5]]))
     tensor([[0., 1., nan],
             [0., 0., nan]])
+    >>> replace(truth, horizon=None).at(torch.tensor([[2.0], [4.0]]))
+    tensor([[[3., 1.]],
+    <BLANKLINE>
+            [[2., 0.]]])
     """
 
     event: Tensor
     """(stream,) float64: when the event came; infinite where it did not while the stream was followed"""
-    horizon: float
+    horizon: float | None
     followed: Tensor | None = None
     """(stream,) float64: until when an event would be known of (where it is censored); default: `until`.
 
@@ -172,14 +206,24 @@ class EventTruth(Truth):
         """(stream,): until when an event would be known of."""
         return self.until if self.followed is None else self.followed
 
+    def describe(self, unit: str) -> str:
+        came = int(torch.isfinite(self.event).sum())
+        ahead = (
+            "time to the event" if self.horizon is None else f"event within {self.horizon:g} {unit}"
+        )
+        return f"{ahead}, which {came} of {len(self.event)} streams have"
+
     def cut(self, until: Tensor) -> Self:
         return replace(super().cut(until), followed=self.censored)
 
     def labels(self, times: Tensor) -> Tensor:
+        if self.horizon is None:
+            left, came = self.remaining(times)
+            return torch.stack([left, torch.where(left.isnan(), left, came.to(left))], -1).float()
         event, followed = self.event[:, None], self.censored[:, None]
-        comes = event <= times + self.horizon
-        known = (times < event) & (comes | (times + self.horizon <= followed))
-        return torch.where(known, comes.to(torch.float32), torch.nan)
+        came, ahead = torch.isfinite(event), times + self.horizon
+        known = (times < event) & (came | (ahead <= followed))
+        return torch.where(known, (came & (event <= ahead)).to(torch.float32), torch.nan)
 
     def remaining(self, times: Tensor) -> tuple[Tensor, Tensor]:
         """How long from times (stream, query) to the event or the end of following, and whether it is the event.
@@ -191,6 +235,42 @@ class EventTruth(Truth):
         left = torch.where(came, event, followed) - times
         known = (times <= self.until[:, None]) & ((left > 0) | (~came & (left == 0)))
         return left.masked_fill(~known, torch.nan), came
+
+
+def check_truth(truth: Truth, series: SeriesBatch) -> None:
+    """Refuse a truth that is not about these series, or whose times are out of order; the error names the stream."""
+    first, until = series.times[:, :1], truth.until[:, None]
+    for one in fields(truth):
+        table = getattr(truth, one.name)
+        if isinstance(table, Tensor) and len(table) != len(series):
+            raise DataError(
+                f"{one.name} of the truth is about {len(table)} streams, the series are {len(series)}."
+            )
+    wrong = {
+        "is followed until no finite time": ~until.isfinite(),
+        "is followed until a time before its first row": until < first,
+    }
+    if isinstance(truth, ListedLabels):
+        wrong["has listed labels out of order, or two at one time"] = _not_rising(truth.times)
+    if isinstance(truth, IntervalTruth):
+        wrong["has intervals out of order"] = _not_rising(truth.starts)
+        real = truth.starts < torch.inf
+        wrong["has an interval that ends before it starts"] = real & ~(truth.ends >= truth.starts)
+        wrong["has intervals that overlap"] = real[:, 1:] & (
+            truth.ends[:, :-1] > truth.starts[:, 1:]
+        )
+    if isinstance(truth, EventTruth):
+        wrong["has its event no later than its first row: leave it out"] = ~(
+            truth.event[:, None] > first
+        )
+    for what, where in wrong.items():
+        if bool(where.any()):
+            raise DataError(f"stream {series.streams[int(where.any(1).nonzero()[0])]!r} {what}.")
+
+
+def _not_rising(times: Tensor) -> Tensor:
+    """Bool (stream, entry - 1): where times, infinite behind a stream's last, do not rise."""
+    return ~(times.diff(dim=1) > 0) & (times[:, :-1] < torch.inf) | times.isnan()[:, 1:]
 
 
 def _unknown(labels: Tensor) -> float | int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -53,11 +54,14 @@ def simulate_ward(
     hours: float = 48.0,
     horizon: float = 12.0,
     split_seed: int = 0,
+    kind: Literal["binary", "time-to-event"] = "binary",
 ) -> Ward:
     """Draw patients, watch each until the event or for a stay of up to `hours`.
 
     A row's label is 1 if the event comes within `horizon` hours, counted in quarters of an hour;
-    patients are followed beyond the end of their stay for it, so that every row has its label.
+    patients are followed beyond the end of their stay for it, so that every row has its label. With `kind`
+    "time-to-event" labels are how long it took to the event, or until nobody knows any more, and `horizon` is that of
+    a model's first answer.
 
     >>> ward = simulate_ward(50, seed=1)
     >>> bool((ward.online_risk[ward.task.series.real] >= 0).all())
@@ -65,6 +69,8 @@ def simulate_ward(
     """
     if streams < 1:
         raise DataError(f"streams is {streams}: give at least 1.")
+    if kind not in ("binary", "time-to-event"):
+        raise DataError(f"kind is {kind!r}: choose 'binary' or 'time-to-event'.")
     if hours < 4 or horizon < model.CELL:
         raise DataError(
             f"hours {hours} must be at least 4, horizon {horizon} at least {model.CELL}."
@@ -103,6 +109,7 @@ def simulate_ward(
         "hours": hours,
         "horizon": horizon,
         "seed": split_seed,
+        **({} if kind == "binary" else {"kind": kind}),
     }
     online = torch.from_numpy(pad(lengths, filtered.after[code, cell], np.nan))
     event_hours = torch.from_numpy(np.where(event < model.NEVER, event * model.CELL, np.inf))
@@ -110,19 +117,22 @@ def simulate_ward(
     followed = torch.full_like(until, (cells + ahead) * model.CELL)
     # At the event itself there is nothing left to predict.
     before = until.where(event_hours > until, until.nextafter(until - 1))
+    waits = kind == "time-to-event"
+    truth = EventTruth(until, event_hours, None if waits else ahead * model.CELL, followed)
     task = Task.build(
         "simulated-ward",
         series,
-        torch.from_numpy(pad(lengths, label, np.nan)),
-        kind="binary",
+        truth.at(series.times) if waits else torch.from_numpy(pad(lengths, label, np.nan)),
+        kind=kind,
         per="row",
-        classes=("no event", "event"),
+        classes=() if waits else ("no event", "event"),
         seed=split_seed,
         source="simulated (onlinecde.data.ward)",
         settings=settings,
-        label_lead=horizon,
+        label_lead=0.0 if waits else horizon,
+        horizon=horizon if waits else None,
         known_risk=KnownRisk(online, event_hours, _curve(filtered, before, code, cell, times)),
-        truth=EventTruth(until, event_hours, ahead * model.CELL, followed),
+        truth=truth,
     )
     return Ward(
         task=task,
@@ -142,11 +152,12 @@ def load(
     simulation_seed: int = 0,
     hours: float = 48.0,
     horizon: float = 12.0,
+    kind: Literal["binary", "time-to-event"] = "binary",
 ) -> Task:
     """The task of a simulated ward, for the registry; `simulate_ward` gives the true risk too."""
     del paths, task
     return simulate_ward(
-        streams, seed=simulation_seed, hours=hours, horizon=horizon, split_seed=seed
+        streams, seed=simulation_seed, hours=hours, horizon=horizon, split_seed=seed, kind=kind
     ).task
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from onlinecde.data import Task, Utility
+from onlinecde.evaluation.alarm_curve import alarm_curve, own_policy
 from onlinecde.evaluation.bootstrap import Cohort, Estimate, Means, Statistic, interval
 from onlinecde.evaluation.breakdown import by_class, by_output
 from onlinecde.evaluation.calibration import calibration
@@ -29,16 +30,21 @@ from onlinecde.evaluation.metrics import (
     UndefinedMetric,
     chosen_score,
     metric_for,
-    questions,
+    metric_named,
     resampled_metrics,
 )
 from onlinecde.evaluation.naive import beside_naive, output_names
 from onlinecde.evaluation.predictions import Predictions
+from onlinecde.evaluation.questions import Question, questions
 from onlinecde.evaluation.results import Evaluation
 from onlinecde.evaluation.utility import best_threshold, normalised, utility_of
 from onlinecde.models import OnlineModel
-from onlinecde.models.readout import Readout
+from onlinecde.models.readout import Readout, known_labels
+from onlinecde.models.time_bins import usual_horizons
 from onlinecde.version import __version__
+
+WITHIN = ("auc", "brier", "log_loss")
+"""By what each horizon of time to an event is judged."""
 
 
 def evaluate(
@@ -53,6 +59,7 @@ def evaluate(
     reference: Tensor | None = None,
     event_at: Tensor | np.ndarray | None = None,
     hours: Sequence[float] | None = None,
+    horizons: Sequence[float] | None = None,
     batch_size: int = 256,
     predictions: Predictions | None = None,
 ) -> Evaluation:
@@ -68,8 +75,9 @@ def evaluate(
     of the shape of `task.labels`, evaluated beside the model. For binary tasks along time,
     `event_at` (stream of the task,) says when the event came (default: `event_times` from the
     labels) and `hours` gives the edges of the table of metrics by time before it, in the task's unit
-    (default: `usual_edges`). `predictions` of the
-    task spare models that are judged several times to predict again.
+    (default: `usual_edges`). Time to an event is judged within each of `horizons` besides (default: half, one,
+    two and four times the task's), as metrics such as "auc@12"; a known risk is that within the task's horizon.
+    `predictions` of the task spare models that are judged several times to predict again.
 
     A metric without a value here (one class only) is None and says why.
 
@@ -85,7 +93,7 @@ def evaluate(
         raise ValueError("there is no model to evaluate: give at least one.")
     for each in models:
         check_fit(each, task)
-    chosen = _chosen_metrics(task, metrics)
+    chosen = _chosen_metrics(task, metrics, horizons)
     if bootstrap < 0:
         raise ValueError(f"bootstrap is {bootstrap}: give 0 (no intervals) or more.")
     task.split(split)  # refuses an empty or unknown split before anything is computed
@@ -95,13 +103,13 @@ def evaluate(
         said = [known_before(each, of) for each in models]
         return said[0] if len(said) == 1 else torch.stack(said).mean(0)
 
-    def judged(called: str, risk: dict[str, Tensor]) -> Evaluation:
+    def judged(called: str, risk: dict[str, Tensor], by: Sequence[Metric] = chosen) -> Evaluation:
         return judge(
             called,
             risk,
             task,
             split,
-            chosen,
+            by,
             bootstrap=bootstrap,
             seed=seed,
             event_at=event_at,
@@ -115,11 +123,18 @@ def evaluate(
     known = None
     if reference is not None:
         risks = {of: _reference(reference, task, of) for of in needed}
-        known = judged("known risk", risks)
+        known = judged("known risk", risks, [m for m in chosen if _known_too(m, task)])
     kinds = " and ".join(dict.fromkeys(type(each).__name__ for each in models))
     usual = kinds if len(models) == 1 else f"mean of {len(models)} {kinds}"
     found = judged(name or usual, {of: probabilities(of) for of in needed})
-    return replace(found, reference=known, naive=beside_naive(task, split, found.probabilities))
+    subjects = [task.subjects[i] for i in task.splits[split].tolist()]
+    cohort = Cohort.of(subjects, resamples=bootstrap, seed=seed)
+    return replace(
+        found,
+        reference=known,
+        naive=beside_naive(task, split, found.probabilities),
+        policy=own_policy(models[0], task, split, cohort) if len(models) == 1 else None,
+    )
 
 
 def check_fit(model: OnlineModel, task: Task) -> None:
@@ -131,7 +146,8 @@ def check_fit(model: OnlineModel, task: Task) -> None:
         raise ValueError(
             f"{type(model).__name__} has no `Readout` as `readout`: give it one, which knows probabilities."
         )
-    if head.kind != task.kind or model.outputs != task.outputs:
+    other = model.outputs != task.outputs and head.bins is None
+    if head.kind != task.kind or other:
         raise ValueError(
             f"task '{task.name}' is {task.kind} with {task.outputs} outputs, the model was made for "
             f"{head.kind} with {model.outputs}: evaluate it on a task of its own kind."
@@ -158,9 +174,9 @@ def judge(
     labels, risk = task.split(split)[1].cpu(), risks[split]
     subjects = [task.subjects[i] for i in task.splits[split].tolist()]
     cohort = Cohort.of(subjects, resamples=bootstrap, seed=seed)
-    values = _values(metrics, task.kind, risk, labels)
+    values = _values(metrics, task, risk, labels)
     defined = [name for name, estimate in values.items() if estimate.value is not None]
-    statistics = resampled_metrics(defined, task.kind, risk, labels, cohort)
+    statistics = resampled_metrics(defined, task.kind, risk, labels, cohort, task.edges)
     held: dict[str, Any] = {}
     if task.utility is not None and "validation" in risks:
         held["utility_threshold"], values["utility"], worth = _utility(task, split, risks, cohort)
@@ -168,15 +184,15 @@ def judge(
     drawn = cohort.resample(statistics)
     for metric, several in drawn.items():
         values[metric] = interval(cast(float, values[metric].value), several)
-    if task.kind == "binary":
-        held |= _calibration(risk, labels, cohort)
+    if task.kind in ("binary", "time-to-event"):
+        held |= _calibration(task, risk, labels, cohort)
     if task.kind == "binary" and task.per == "row":
         held |= _along_time(task, split, risk, labels, cohort, event_at, hours)
     if task.kind == "multiclass":
         held |= by_class(risk, labels, task.classes)
     if task.kind == "regression" and task.outputs > 1:
         held["per_output"] = by_output(risk, labels, output_names(task))
-    known = labels >= 0 if task.kind == "multiclass" else ~labels.isnan()
+    known = known_labels(task.kind, labels)
     return Evaluation(
         model=name,
         task=task.name,
@@ -198,13 +214,24 @@ def judge(
         probabilities=risk,
         labels=labels,
         drawn=drawn,
+        horizon=task.horizon,
         **held,
     )
 
 
-def _chosen_metrics(task: Task, names: Sequence[str] | None) -> list[Metric]:
+def _chosen_metrics(
+    task: Task, names: Sequence[str] | None, horizons: Sequence[float] | None
+) -> list[Metric]:
+    if horizons is not None and task.horizon is None:
+        raise MetricError(
+            f"horizons are for time-to-event tasks, and '{task.name}' is {task.kind}."
+        )
     if names is None:
-        return [metric for metric in METRICS.values() if task.kind in metric.kinds]
+        found = [metric for metric in METRICS.values() if task.kind in metric.kinds]
+        if task.horizon is None:
+            return found
+        ahead = horizons or usual_horizons(task.horizon, task.edges[-1])
+        return found + [metric_named(f"{one}@{h:.6g}") for h in ahead for one in WITHIN]
     if not names:
         raise MetricError("no metric is named: name at least one, or leave them out for all.")
     return [
@@ -215,19 +242,31 @@ def _chosen_metrics(task: Task, names: Sequence[str] | None) -> list[Metric]:
 
 
 def _values(
-    metrics: Sequence[Metric], kind: str, risk: Tensor, labels: Tensor
+    metrics: Sequence[Metric], task: Task, risk: Tensor, labels: Tensor
 ) -> dict[str, Estimate]:
     found = {}
     for metric in metrics:
         try:
-            found[metric.name] = Estimate(chosen_score(metric, kind, risk, labels))
+            value = chosen_score(metric, task.kind, risk, labels, task.edges)
+            found[metric.name] = Estimate(value)
         except UndefinedMetric as error:
             found[metric.name] = Estimate(None, reason=str(error))
     return found
 
 
+def _known_too(metric: Metric, task: Task) -> bool:
+    """Whether a metric can be that of a known risk: of time to an event, within the task's horizon alone."""
+    return task.horizon is None or metric.name.endswith(f"@{task.horizon:.6g}")
+
+
 def _reference(reference: Tensor, task: Task, split: str) -> Tensor:
     """The known risk of a split, (stream, output) or (stream, row, output)."""
+    if task.horizon is not None:
+        # One hazard all along, of which only the risk within the horizon is looked at.
+        labels = task.labels[..., 0]
+        ahead = torch.tensor(task.edges, dtype=torch.float64) / task.horizon
+        one = replace(task, kind="binary", labels=labels, edges=(), horizon=None)
+        return 1 - (1 - _reference(reference, one, split)) ** ahead
     if reference.shape != task.labels.shape or task.kind not in ("binary", "regression"):
         raise ValueError(
             f"the reference has shape {tuple(reference.shape)}: give what is known of each label of "
@@ -265,12 +304,16 @@ def _utility(
     return threshold, Estimate(utility_of(alarms, worth)), statistic
 
 
-def _calibration(risk: Tensor, labels: Tensor, cohort: Cohort) -> dict[str, Any]:
-    found, wanted, known = questions("binary", risk, labels)[0]
+def _calibration(task: Task, risk: Tensor, labels: Tensor, cohort: Cohort) -> dict[str, Any]:
+    """That of the risk, of time to an event within the task's horizon."""
+    found, wanted, known = questions(task.kind, risk, labels)[0]
     if not len(wanted) or not bool(found.isfinite().all()):
         return {}
     owners = cohort.owners(known.numpy())
-    return {"calibration": calibration(found.numpy(), wanted.numpy(), owners, cohort)}
+    asked = Question(found, wanted, owners, cohort.count, edges=task.edges)
+    asked = asked if task.horizon is None else asked.within(task.horizon)
+    told = asked.predicted, asked.labels, asked.owners
+    return {"calibration": calibration(*told, cohort, counts=asked.counts)}
 
 
 def _along_time(
@@ -305,6 +348,7 @@ def _along_time(
         "event_source": source,
         "before_event": before_event(scores, known, times, events, cohort, edges=edges),
         "alarms": first_alarms(scores, known, times, events),
+        "alarm_curve": alarm_curve(task, split, scores, cohort),
     }
 
 

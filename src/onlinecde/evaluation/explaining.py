@@ -34,14 +34,16 @@ def explain_streams(
     added most; what is left is "others", the passing of time "time". `events` (stream of the split,): when
     the event came.
     """
-    if task.kind != "binary":
+    if task.kind not in ("binary", "time-to-event"):
         raise ValueError(
-            f"task '{task.name}' is {task.kind}: contributions to a risk are drawn for binary ones."
+            f"task '{task.name}' is {task.kind}: contributions are drawn to the risk of an event."
         )
     if not isinstance(model, NeuralCDE):
         raise ValueError(
             f"{type(model).__name__} has no exact contributions: give a Neural CDE with fixed steps."
         )
+    if task.horizon is not None:
+        model = model.within(task.horizon)
     found = follow({"": model}, task, split, streams=streams, seed=seed, events=events)
     if not found:
         raise ValueError(

@@ -109,8 +109,14 @@ def _curve(
     with torch.no_grad():
         batch = model.prepare(stream.to(model.device))
         outputs = model(batch, at=at.to(model.device)) if continuous else model(batch)
-    head = model.readout  # pyright: ignore[reportAttributeAccessIssue]
-    said = head.probabilities(outputs[0].double()).cpu().numpy()  # pyright: ignore[reportCallIssue]
+    head = model.readout
+    if head.bins is not None:
+        return (
+            at.numpy(),
+            head.bins.risk_within(outputs[0].double(), task.horizon).cpu().numpy(),
+            not continuous,
+        )
+    said = head.probabilities(outputs[0].double()).cpu().numpy()
     place = int(label) if task.kind == "multiclass" and label.ndim == 0 and label >= 0 else 0
     return at.numpy(), said[:, place], not continuous
 
@@ -166,6 +172,8 @@ def _says(task: Task, label: Tensor) -> str:
         return task.classes[0] if task.classes else "prediction"
     if task.kind == "multiclass":
         return "P(true class)" if label.ndim == 0 else f"P({task.classes[0]})"
+    if task.horizon is not None:
+        return f"risk within {task.horizon:g} {task.time_unit}"
     return f"P({task.classes[0]})" if task.kind == "multilabel" and task.classes else "risk"
 
 

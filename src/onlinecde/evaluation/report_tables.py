@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onlinecde.evaluation.alarms import AlarmScore
 from onlinecde.evaluation.bootstrap import Difference, Estimate, shown
 from onlinecde.evaluation.metrics import METRICS, metric_title
 from onlinecde.evaluation.results import Evaluation, compare
@@ -112,6 +113,29 @@ def before_event_table(evaluation: Evaluation) -> ReportTable:
     )
 
 
+def alarm_table(evaluation: Evaluation) -> ReportTable:
+    """What alarms at some thresholds are worth: false ones, events caught, and how early."""
+    curve = evaluation.alarm_curve
+
+    def lead(one: AlarmScore) -> Cell:
+        if one.lead is None:
+            return "\u2013", ""
+        return number(one.lead[1]), f"{number(one.lead[0])} to {number(one.lead[2])}"
+
+    return _table(
+        [
+            ("Threshold", lambda one: number(one.threshold)),
+            ("False alarms a stream and day", lambda one: cell(one.false_a_day)),
+            (
+                "Events caught",
+                lambda one: (f"{one.caught:,} of {one.events:,}", percent(one.share_caught)),
+            ),
+            (f"{evaluation.time_unit.capitalize()} ahead, quartiles", lead),
+        ],
+        () if curve is None else curve.scores,
+    )
+
+
 def output_table(evaluation: Evaluation) -> ReportTable:
     """Each of several numbers in its own unit."""
     return _table(
@@ -173,6 +197,15 @@ def _table(
 def number(value: float | None, size: float | None = None) -> str:
     """As `shown`, with three figures after the point; a dash for none."""
     return "\u2013" if value is None else shown(value, size=size, digits=3).replace("-", _MINUS)
+
+
+def percent(share: Estimate) -> str:
+    """The interval of a share, or the share where it has none."""
+    if share.value is None:
+        return "\u2013"
+    if share.low is None or share.high is None:
+        return f"{100 * share.value:.0f} %"
+    return f"{100 * share.low:.0f} to {100 * share.high:.0f} %"
 
 
 def cell(found: Estimate | Difference, *, size: float | None = None) -> Cell:

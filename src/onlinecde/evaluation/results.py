@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from onlinecde.evaluation.alarm_curve import AlarmCurve, OwnPolicy
 from onlinecde.evaluation.bootstrap import Difference, Estimate, difference, interval
 from onlinecde.evaluation.breakdown import ClassScore, OutputScore
 from onlinecde.evaluation.calibration import Calibration
@@ -56,6 +57,8 @@ class Evaluation:
     bootstrap: int
     seed: int
     metrics: dict[str, Estimate]
+    horizon: float | None = None
+    """Of time to an event: that of `calibration`, and of a known risk."""
     fold: str | None = None
     """What the split was: "fold 3 of 6", "all 6 folds"; None: the task's own."""
     folds: tuple[FoldScore, ...] = ()
@@ -65,6 +68,10 @@ class Evaluation:
     event_source: str | None = None
     """Where the event times came from, in words."""
     alarms: Alarms | None = None
+    alarm_curve: AlarmCurve | None = None
+    """Events caught against false alarms, at the times of the labels."""
+    policy: OwnPolicy | None = None
+    """What the alarm policy that the model carries is worth, by its own looks."""
     utility_threshold: float | None = None
     """The threshold of the data set's utility, chosen on the validation split."""
     per_class: tuple[ClassScore, ...] = ()
@@ -92,12 +99,14 @@ class Evaluation:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Where the model is not better than a naive prediction."""
-        return tuple(one.warning for one in self.naive if not one.beaten)
+        """Where the model is not better than a naive prediction, or its alarm policy not within its budget."""
+        own = None if self.policy is None else self.policy.warning
+        naive = [one.warning for one in self.naive if not one.beaten]
+        return (*naive, *([own] if own else []))
 
     def title_of(self, metric: str) -> str:
         """A metric's name for readers, with its unit where that is not the labels'."""
-        title = metric_title(metric)
+        title = metric_title(metric, self.time_unit)
         scaled = self.per_output and metric in METRICS and METRICS[metric].in_units
         return f"{title} in deviations" if scaled else title
 
@@ -128,6 +137,7 @@ class Evaluation:
                 lines[-1] += f": {estimate.reason}"
         lines += [f"  {one.name}: {one.in_words}" for one in self.per_output]
         lines += [f"  {one.in_words}" for one in self.naive]
+        lines += [] if self.policy is None else [f"  {self.policy.in_words}"]
         lines += [f"  warning: {text}" for text in self.warnings]
         return "\n".join(lines)
 
@@ -179,6 +189,7 @@ def over_folds(several: Sequence[Evaluation], *, seed: int = 0) -> Evaluation:
         per=first.per,
         split=first.split,
         metric=first.metric,
+        horizon=first.horizon,
         time_unit=first.time_unit,
         classes=first.classes,
         streams=sum(one.streams for one in several),

@@ -1,5 +1,6 @@
 """Models under one contract: series in, predictions out, and the same numbers row by row."""
 
+from onlinecde.models.alarm_policy import AlarmPolicy, AlarmPolicyError
 from onlinecde.models.base import OnlineModel
 from onlinecde.models.explain import Explanation
 from onlinecde.models.frozen import FrozenCDE
@@ -24,6 +25,8 @@ __all__ = [
     "GRUD",
     "MODELS",
     "ODERNN",
+    "AlarmPolicy",
+    "AlarmPolicyError",
     "CDEState",
     "Explanation",
     "FrozenCDE",

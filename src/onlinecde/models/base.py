@@ -6,17 +6,21 @@ import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Self
+from typing import Any, ClassVar, Generic, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from onlinecde.controls import Encoding, Measurability
+from onlinecde.models.alarm_policy import AlarmPolicy
 from onlinecde.models.readout import Readout
 from onlinecde.models.state import State, StateError, as_numbers, real_cells
 from onlinecde.series import Schema, SchemaWarning, SeriesBatch, SeriesError
 from onlinecde.solvers.fields import has_hooks
+
+Asking = Literal["hold", "empty-rows"]
+"""What a model that is online at rows alone does between them, see `models.asking`."""
 
 
 class OnlineModel(nn.Module, ABC, Generic[State]):
@@ -30,7 +34,10 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
     static: int
     readout: Readout
     encoding: Encoding
+    alarm_policy: AlarmPolicy | None = None
+    """When live streams raise alarms; `save` keeps it, and an engine follows it unless it is given another."""
     _schema: Schema | None = None
+    _asking: Asking = "hold"
 
     @property
     def schema(self) -> Schema | None:
@@ -49,6 +56,18 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
     @schema.setter
     def schema(self, schema: Schema | None) -> None:
         self._schema = schema
+
+    @property
+    def asking(self) -> Asking:
+        """How series are asked about between rows, where nobody says otherwise: `fit` sets it and `save` keeps it.
+
+        `predict` and live streams hold the last answer in any case: rows, empty ones too, are `observe`'s.
+        """
+        return self._asking
+
+    @asking.setter
+    def asking(self, asking: Asking) -> None:
+        self._asking = asking
 
     @property
     @abstractmethod
@@ -115,11 +134,23 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
             StateError: a stream has no row yet, or t lies before its last one.
         """
 
-    def fit_scales(self, batch: SeriesBatch) -> Self:
+    def within(self, horizon: float | None = None) -> Self:
+        """Of a model of time to an event one of kind "binary", of the same weights: whether it comes within a horizon.
+
+        Args:
+            horizon: in the unit of the series' time; default: the model's own.
+        """
+        one = copy.copy(self)
+        one._modules = {**self._modules, "readout": self.readout.within(horizon)}
+        one.outputs = 1
+        return one
+
+    def fit_scales(self, batch: SeriesBatch, times: Tensor | None = None) -> Self:
         """Learn from training series how the model sees them: its scales, and the names of its channels.
 
         Args:
             batch: training series alone.
+            times: where they will be asked about, (stream, query), NaN behind a stream's last; default: at rows.
 
         Returns:
             The model itself.

@@ -138,9 +138,8 @@ class Packed:
         """`observe`, whatever numbers come of it."""
         kernels = _kernels()
         streams, channels = state.time.shape[0], model.channels
-        clock = np.empty(streams)
         try:
-            clock[:] = t if isinstance(t, float | int) else _cells(t, "t")
+            clock = _clock(t, streams)
             rows = np.ascontiguousarray(_cells(x, "x"), self.dtype)
             kept = kernels.Held(
                 state.time.numpy(),
@@ -198,18 +197,18 @@ class Packed:
         """z at t, a number or (stream,), by the kernels; None as for `observe`."""
         kernels = _kernels()
         time = state.time.numpy()
-        clock = np.empty(len(state))
         try:
-            clock[:] = t if isinstance(t, float | int) else _cells(t, "t")
+            clock = _clock(t, len(state))
         except (TypeError, ValueError, RuntimeError):
             return None
-        if not (clock >= time).all() or np.isinf(clock).any():
+        if np.count_nonzero((clock >= time) & (clock < np.inf)) != len(clock):
             return None
         time_steps = self._time_leg_steps(clock, time)
         if time_steps is None:
             return None
-        now = kernels.scale_times(clock, self.scaling)
-        then = kernels.scale_times(time, self.scaling)
+        ends = np.empty((2, len(clock)))
+        ends[0], ends[1] = clock, time
+        now, then = kernels.scale_times(ends, self.scaling)
         drive = None
         if self.path_weight is not None:
             here = online.row(model, state.time, state.values, state.counts).numpy()
@@ -306,6 +305,8 @@ def predict(model: NeuralCDE, fast: Packed | None, state: CDEState, t: Any) -> T
         z = state.z if not np.isnan(state.time.numpy()).any() else None
     elif fast is not None:
         z = fast.ahead(model, state, t)
+    if z is not None and not getattr(model.readout, "sees_path", False):
+        return model.read(z, None)
     clock = state.time if t is None else per_stream(t, len(state), model.device)
     if z is not None:
         return model.read(z, online.seen_at(model, state, clock))
@@ -331,6 +332,19 @@ def _after(plan: Any, z: np.ndarray, before: np.ndarray, state: CDEState) -> CDE
         state.static,
         stamps,
     )
+
+
+def _clock(t: Any, streams: int) -> np.ndarray:
+    """Times (stream,) of a number or one for each stream; an error of any kind for anything else."""
+    clock = np.empty(streams)
+    if isinstance(t, float | int):
+        clock.fill(t)
+        return clock
+    times = _cells(t, "t")
+    if times.ndim > 1:
+        raise ValueError("one time for each stream")
+    clock[:] = times
+    return clock
 
 
 def _cells(given: Any, what: str) -> np.ndarray:

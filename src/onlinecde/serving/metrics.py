@@ -39,6 +39,9 @@ class Metrics:
             registry=self.registry,
             buckets=(1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000),
         )
+        self.looks = Counter(
+            "onlinecde_looks_total", "Looks at streams between rows.", registry=self.registry
+        )
         self.sockets = Gauge("onlinecde_sockets", "Open sockets.", registry=self.registry)
         self.dropped = Counter(
             "onlinecde_sockets_dropped_total", "Sockets let go as too slow.", registry=self.registry
@@ -68,7 +71,7 @@ class _Totals:
         for code, count in self._engine.refusals.items():
             refused.add_metric((code,), count)
         yield refused
-        for name in ("rows", "commits"):
+        for name in ("rows", "commits", "alarms"):
             yield CounterMetricFamily(
                 f"onlinecde_{name}", f"{name.title()}; durable.", value=totals.get(name, 0)
             )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from onlinecde.models import AlarmPolicy as EnginePolicy
 from onlinecde.series import TIME_UNITS
 from onlinecde.serving import problems
 from onlinecde.serving.settings import ServeSettings
@@ -67,6 +69,10 @@ class OutputNames:
 
     names: tuple[str, ...] | None
     """Of the outputs of a regression; None for a classifier"""
+    risks: Callable[[np.ndarray], np.ndarray] | None = None
+    """Of time to an event: from the risks by the end of each bin (..., bin) to that within a horizon (..., 1)"""
+    watched: bool = True
+    """Whether that is the horizon of the risk that is watched"""
 
     @classmethod
     def of(cls, kind: str, classes: Sequence[str], outputs: int) -> OutputNames:
@@ -76,21 +82,29 @@ class OutputNames:
         numbered = tuple(f"output {number}" for number in range(1, outputs + 1))
         return cls(tuple(classes) if len(classes) == outputs else numbered)
 
+    def answered(self, numbers: np.ndarray) -> np.ndarray:
+        """What is answered, (..., output), of probabilities or numbers as the engine has them."""
+        return numbers if self.risks is None else self.risks(numbers)
+
     def each(self, numbers: Sequence[float] | None) -> dict[str, Any]:
         """One answer, (output,), under its key."""
+        if numbers is not None and self.risks is not None:
+            numbers = self.risks(np.array(numbers)).tolist()
         if self.names is None:
             return {"probabilities": numbers}
         named = None if numbers is None else dict(zip(self.names, numbers, strict=True))
         return {"predicted": named}
 
-    def column(self, numbers: list[list[float]]) -> dict[str, Any]:
+    def column(self, numbers: np.ndarray) -> dict[str, Any]:
         """Answers (stream, output), under their key, as a column."""
+        rows = self.answered(numbers).tolist()
         if self.names is None:
-            return {"probabilities": numbers}
-        return {"predicted": [dict(zip(self.names, row, strict=True)) for row in numbers]}
+            return {"probabilities": rows}
+        return {"predicted": [dict(zip(self.names, row, strict=True)) for row in rows]}
 
     def over_time(self, numbers: np.ndarray, prefix: str = "") -> dict[str, Any]:
         """Answers as time goes, (time, output), under their key."""
+        numbers = self.answered(numbers)
         if self.names is None:
             return {f"{prefix}probabilities": numbers.tolist()}
         return {f"{prefix}predicted": dict(zip(self.names, numbers.T.tolist(), strict=True))}
@@ -122,7 +136,8 @@ class RefusedEvent(_Body):
 class Prediction(_Body):
     """What the model says of a stream at a time; null where it has no finite answer.
 
-    Here and below, a classifier's answers have `probabilities`, those of a regression `predicted`, by name.
+    Here and below, a classifier's answers have `probabilities`, those of a regression `predicted`, by name. Of time to
+    an event, `probabilities` has one: that it comes within the horizon asked for.
     """
 
     stream: str
@@ -138,7 +153,7 @@ class Prediction(_Body):
             stream=answers.streams,
             time=answers.times.tolist(),
             outputs=answers.outputs.tolist(),
-            **names.column(answers.probabilities.tolist()),
+            **names.column(answers.probabilities),
         )
 
 
@@ -176,8 +191,39 @@ class RefusedReceipt(_Body):
     notes: list[str] | None = None
 
 
+class AlarmRule(_Body):
+    """When an alarm is raised, in the model's unit of time; `every` is null where rows alone are looked at."""
+
+    threshold: float
+    rearm: float
+    quiet: float
+    every: float | None
+    output: int
+    horizon: float | None = None
+    """Of time to an event: how far ahead the risk looks; where it is not given, as the model's first answer"""
+
+
+class AlarmPolicy(AlarmRule):
+    """The rule that holds now, in words too, and how it was chosen."""
+
+    words: str
+    chosen: dict[str, Any]
+
+    @classmethod
+    def of(cls, policy: EnginePolicy | None, time_unit: str) -> dict[str, Any] | None:
+        """A policy of the engine."""
+        if policy is None:
+            return None
+        ahead = {} if policy.horizon is None else {"horizon": policy.horizon}
+        return cls.fill(policy, words=policy.words(time_unit), chosen=dict(policy.chosen), **ahead)
+
+
 class Alarm(_Body):
-    """A stream's probability, or number (`value`), rose to the threshold; wall clock in seconds since 1970."""
+    """A stream's probability, or number (`value`), rose to the threshold; wall clock in seconds since 1970.
+
+    `rose`: "at a row" or "between rows"; `policy`: that raised it; `rearmed`: from when on the stream could be alarmed
+    again. Alarms of 0.1 do not say.
+    """
 
     number: int
     stream: str
@@ -188,18 +234,27 @@ class Alarm(_Body):
     raised: float
     acknowledged: float | None
     by: str | None
+    rose: str | None = None
+    policy: AlarmRule | None = None
+    rearmed: float | None = None
 
     @classmethod
     def of(cls, alarm: RaisedAlarm[str], names: OutputNames) -> dict[str, Any]:
         """An alarm of the engine."""
-        reached = "probability" if names.names is None else "value"
-        return cls.fill(alarm, **{reached: alarm.probability})
+        given: dict[str, Any] = {
+            "probability" if names.names is None else "value": alarm.probability
+        }
+        if alarm.policy is not None:
+            rule = json.loads(alarm.policy)
+            given |= {"rose": alarm.rose, "policy": rule, "rearmed": alarm.rearmed}
+        return cls.fill(alarm, **given)
 
 
 class BoardRow(_Body):
     """A stream in the overview; what is said is at `now`, `trend` since the row before the newest.
 
-    Null where the stream cannot be asked, because its stored state is damaged.
+    Null where the stream cannot be asked, because its stored state is damaged; the trend also where the risk within
+    another horizon is asked for than the one that is watched.
     """
 
     stream: str
@@ -219,16 +274,16 @@ class BoardRow(_Body):
         """The streams at these places; output: the one that is watched."""
         overview = snapshot.overview
         streams = [overview.streams[place] for place in places]
-        watched = snapshot.probabilities[places, output]
+        watched = names.answered(snapshot.probabilities[places])[:, output]
         rise = (watched - overview.previous[places]).tolist()
-        fresh = np.isnan(overview.previous[places]).tolist()
+        fresh = (np.isnan(overview.previous[places]) | (not names.watched)).tolist()
         alarms = [snapshot.alarms.get(stream) for stream in streams]
         return cls.table(
             stream=streams,
             rows=overview.rows[places].tolist(),
             last_time=overview.last_times[places].tolist(),
             now=snapshot.now[places].tolist(),
-            **names.column(snapshot.probabilities[places].tolist()),
+            **names.column(snapshot.probabilities[places]),
             trend=[None if new else one for one, new in zip(rise, fresh, strict=True)],
             received=overview.received[places].tolist(),
             alarm=[None if one is None else Alarm.of(one, names) for one in alarms],
@@ -258,6 +313,8 @@ class Stream(_Body):
     static: list[float] | None
     origin: float | None
     received: float | None
+    looked: float | None
+    """Up to when it was looked at for alarms; null before its first row, and where there are none"""
     now: Prediction | None
     alarms: list[Alarm]
     notes: list[str] | None = None
@@ -350,7 +407,7 @@ class Curve(_Body):
             outputs=curve.outputs.tolist(),
             row_times=curve.row_times.tolist(),
             **names.over_time(curve.row_probabilities, "row_"),
-            row_before=curve.row_before.tolist(),
+            row_before=names.answered(curve.row_before).tolist(),
         )
 
 
@@ -416,7 +473,16 @@ class About(_Body):
     outputs: int
     classes: list[str]
     watched_output: int
+    horizon: float | None = None
+    """Of time to an event: how far ahead the risk looks that is watched, and answered where no other is asked for"""
+    horizons: list[float] | None = None
+    """Horizons to choose from; any up to the last of `edges` may be asked for"""
+    edges: list[float] | None = None
+    """Where the bins of time ahead end, to which outputs belong"""
     threshold: float | None
+    alarm_policy: AlarmPolicy | None
+    look_every: float | None
+    """Seconds between two rounds of looks between rows; null where there are none"""
     time_unit: str
     unit_seconds: float
     """Seconds in a unit of time"""
@@ -433,6 +499,13 @@ class About(_Body):
     ) -> dict[str, Any]:
         """The model of an engine, and the settings a client must know."""
         units = settings.units or engine.units or [None] * len(engine.channels)
+        ahead = {}
+        if engine.bins is not None:
+            ahead = {
+                "horizon": engine.horizon,
+                "horizons": sorted({*engine.bins.usual_horizons, engine.horizon}),
+                "edges": engine.bins.edges.tolist(),
+            }
         return cls.fill(
             settings,
             model=engine.model_hash,
@@ -449,12 +522,15 @@ class About(_Body):
             ],
             outputs=engine.outputs,
             classes=list(names.names or settings.classes),
-            watched_output=engine.settings.output,
-            threshold=engine.settings.threshold,
+            watched_output=engine.watched_output,
+            threshold=None if engine.policy is None else engine.policy.threshold,
+            alarm_policy=AlarmPolicy.of(engine.policy, settings.time_unit),
+            look_every=settings.looks_every(engine.policy),
             silent_after=settings.silence,
             unit_seconds=TIME_UNITS[settings.time_unit],
             lateness=engine.settings.lateness,
             guarded=guarded,
+            **ahead,
         )
 
 

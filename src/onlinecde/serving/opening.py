@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from onlinecde.models import AlarmPolicy, AlarmPolicyError
+from onlinecde.serving.problems import ServingError
 from onlinecde.serving.settings import ServeSettings
 from onlinecde.streaming import (
     Engine,
@@ -37,12 +40,14 @@ def open_engine(
     settings: ServeSettings,
     *,
     time_unit: str | None = None,
+    policy_changes: Mapping[str, Any] | None = None,
     **engine: Any,
 ) -> tuple[Engine, ServeSettings]:
     """An engine on a saved model (or a run's folder), and settings completed from its manifest.
 
     store: a file for SQLite, a `postgresql://` URL, a store, or None for one in memory. The unit of time is
-    what the manifest says unless it is given. engine: further arguments of `Engine`.
+    what the manifest says unless it is given. policy_changes: fields of the model's `AlarmPolicy` that are others
+    here. engine: further arguments of `Engine`.
     """
     from onlinecde.artifacts import read_manifest
     from onlinecde.training import model_folder
@@ -59,6 +64,8 @@ def open_engine(
     )
     opened_store = open_store(store) if isinstance(store, str | os.PathLike) else store
     try:
+        if policy_changes:
+            engine["policy"] = changed_policy(manifest.alarm_policy, policy_changes)
         opened = Engine(home, opened_store, **engine)
         warm_up(opened)
     except BaseException:
@@ -66,6 +73,19 @@ def open_engine(
             opened_store.close()
         raise
     return opened, completed
+
+
+def changed_policy(own: Mapping[str, Any] | None, changes: Mapping[str, Any]) -> AlarmPolicy:
+    """A model's policy, as its manifest has it, with other fields; with another threshold, one of these alone."""
+    if own is None and "threshold" not in changes:
+        raise ServingError(
+            f"the model has no alarm policy, so {' and '.join(changes)} alone say nothing: give a threshold, too."
+        )
+    base = {} if own is None or "threshold" in changes else {**own, "chosen": {}}
+    try:
+        return AlarmPolicy.from_json({**base, **changes})
+    except AlarmPolicyError as error:
+        raise ServingError(f"the alarm policy: {error}") from error
 
 
 def warm_up(engine: Engine) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from onlinecde.serving.request_log import note
-from onlinecde.serving.stream_clock import StreamClock
 from onlinecde.streaming import (
     Alarm,
     Answers,
@@ -23,6 +22,7 @@ from onlinecde.streaming import (
     StreamingError,
     UnknownStream,
 )
+from onlinecde.streaming.stream_clock import StreamClock
 
 CHUNK = 400
 """Streams asked about in one go: an arriving event waits for one such piece of work, not for all"""
@@ -135,7 +135,7 @@ class Board:
     def _order(
         self, overview: Overview, probabilities: np.ndarray, opened: dict[str, Alarm]
     ) -> np.ndarray:
-        risk = probabilities[:, self.output] if len(overview) else np.zeros(0)
+        risk = self.engine.risks(probabilities)[:, self.output] if len(overview) else np.zeros(0)
         alarmed = np.fromiter(map(opened.__contains__, overview.streams), bool, len(overview))
         return attention(risk, risk - overview.previous, alarmed)
 

@@ -7,6 +7,8 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -22,7 +24,6 @@ from onlinecde.serving.readiness import Readiness
 from onlinecde.serving.request_log import LOGGER, note
 from onlinecde.serving.security import Rates
 from onlinecde.serving.settings import ServeSettings
-from onlinecde.serving.stream_clock import StreamClock
 from onlinecde.serving.tokens import TokenBook
 from onlinecde.streaming import (
     Answers,
@@ -35,6 +36,7 @@ from onlinecde.streaming import (
     UnknownStream,
 )
 from onlinecde.streaming.pipeline.validate import is_name
+from onlinecde.streaming.stream_clock import StreamClock
 
 Result = TypeVar("Result")
 
@@ -52,6 +54,7 @@ _TOLD = {
     "origin_bad": (422, "origin"),
     "origin_fixed": (409, "origin"),
     "by_bad": (422, "by"),
+    "horizon_bad": (422, "horizon"),
 }
 """Status and field of what an engine cannot take, by its code"""
 
@@ -71,8 +74,10 @@ class Service:
             static_fault=engine.static_fault,
         )
         self.clock = StreamClock(settings.units_per_second, settings.silence, latest=engine.latest)
-        self.names = OutputNames.of(engine.kind, settings.classes, engine.outputs)
-        self.hub = Hub(self.names)
+        engine.stream_clock = self.clock
+        names = OutputNames.of(engine.kind, settings.classes, engine.outputs)
+        self.names = names if engine.bins is None else replace(names, risks=engine.risks)
+        self.hub = Hub(self.names_within)
         self.rates = Rates(settings.limits.requests_per_second, settings.limits.burst)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self.metrics = Metrics(engine, lambda: self.commits.queued)
@@ -85,7 +90,7 @@ class Service:
             hub=self.hub,
         )
         self.board = Board(
-            engine, self.do, self.clock, output=engine.settings.output, most_age=0.9 * settings.tick
+            engine, self.do, self.clock, output=engine.watched_output, most_age=0.9 * settings.tick
         )
         self.readiness = Readiness(self._store_problem)
         self._long_work = asyncio.Lock()
@@ -97,7 +102,10 @@ class Service:
     async def start(self) -> None:
         """Begin to take events and to tick."""
         self.commits.start()
-        self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._keep_house())]
+        every = [self._tick(), self._keep_house()]
+        if (seconds := self.settings.looks_every(self.engine.policy)) is not None:
+            every.append(self._look(seconds))
+        self._tasks = [asyncio.create_task(one) for one in every]
         note("started", model=self.engine.model_hash[:12], streams=len(self.engine))
 
     async def close(self) -> None:
@@ -131,6 +139,17 @@ class Service:
                 result = await self.do(lambda: next(pieces))
             if result is not None:
                 return result
+
+    def names_within(self, horizon: float | None) -> OutputNames:
+        """How answers are told of the risk within a horizon; None: as they are where none is asked for."""
+        if horizon is None:
+            return self.names
+        try:
+            self.engine.check_horizon(horizon)
+        except StreamingError as error:
+            raise self.problem_of(error) from error
+        risks = partial(self.engine.risks, horizon=horizon)
+        return replace(self.names, risks=risks, watched=horizon == self.engine.horizon)
 
     def changed(self, stream: str) -> None:
         """A stream's alarms are others now, or it was deleted: let everyone look anew."""
@@ -205,6 +224,26 @@ class Service:
                 note("tick failed", logging.WARNING, code=self.problem_of(error).code)
             else:
                 self.hub.publish("tick", answers)
+
+    async def _look(self, seconds: float) -> None:
+        """Raise alarms between rows, in pieces between which events are taken."""
+        nothing = Answers.none(self.engine.outputs)
+        while True:
+            await asyncio.sleep(seconds)
+            pieces = self.engine.look_pieces()
+            try:
+                while (done := await self._piece(pieces)) is not None:
+                    self.metrics.looks.inc(done.looks)
+                    if done.alarms:
+                        self.board.forget()
+                        self.hub.publish("alarms", nothing, done.alarms)
+            except Exception as error:
+                note("look failed", logging.WARNING, code=self.problem_of(error).code)
+
+    async def _piece(self, pieces: Iterator[Result]) -> Result | None:
+        """The next piece of long work on the engine, None where there is none: one of all such work at a time."""
+        async with self._long_work:
+            return await self.do(lambda: next(pieces, None))
 
     async def _keep_house(self) -> None:
         keep, idle = self.settings.keep, self.settings.evict_after

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import isfinite
+from typing import TYPE_CHECKING
 
 from onlinecde.series import TIME_UNITS
 from onlinecde.serving.problems import ServingError
+
+if TYPE_CHECKING:
+    from onlinecde.models import AlarmPolicy
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -70,6 +74,9 @@ class ServeSettings:
     """How many seconds pass on the streams in one second; other than 1 for a replay"""
     tick: float = 1.0
     """Seconds between two ticks of the clock"""
+    look_every: float | None = None
+    """Seconds between two rounds of looks between rows, where the alarm policy has such; None: a quarter of the time
+    between looks at a stream, at least 1 and at most 15"""
     silent_after: float | None = None
     """Units of time after a stream's newest row from which on its answer no longer moves; None: 24 hours or, if that is
     longer, 24 units"""
@@ -97,7 +104,7 @@ class ServeSettings:
                 f"the unit of time is {self.time_unit!r}: give one of {', '.join(TIME_UNITS)}, so that the "
                 "clock knows how fast the streams' time passes."
             )
-        for name in ("clock_speed", "tick", "silent_after", "housekeeping"):
+        for name in ("clock_speed", "tick", "look_every", "silent_after", "housekeeping"):
             value = getattr(self, name)
             if value is not None and not (isfinite(value) and value > 0):
                 raise ServingError(f"{name} is {value!r}: give a number above 0.")
@@ -117,6 +124,19 @@ class ServeSettings:
         if self.silent_after is not None:
             return self.silent_after
         return 24.0 * max(1.0, TIME_UNITS["hours"] / TIME_UNITS[self.time_unit])
+
+    def looks_every(self, policy: AlarmPolicy | None) -> float | None:
+        """Seconds between two rounds of looks between rows; None where the policy has no such looks.
+
+        >>> from onlinecde.models import AlarmPolicy
+        >>> ServeSettings().looks_every(AlarmPolicy(0.5, every=1 / 60))
+        15.0
+        """
+        if policy is None or policy.every is None:
+            return None
+        if self.look_every is not None:
+            return self.look_every
+        return min(15.0, max(1.0, 0.25 * policy.every / self.units_per_second))
 
     @property
     def loopback(self) -> bool:

@@ -22,8 +22,10 @@ from onlinecde.streaming.events import (
     Refusal,
 )
 from onlinecde.streaming.history import Curve, HistoryRow, RevisedAnswer, RowExplanation
+from onlinecde.streaming.looks import Looked
 from onlinecde.streaming.settings import EngineSettings
 from onlinecde.streaming.stores import MemoryStore, PostgresStore, SQLiteStore, Store
+from onlinecde.streaming.stream_clock import StreamClock
 
 __all__ = [
     "Alarm",
@@ -35,6 +37,7 @@ __all__ = [
     "Event",
     "EventBatch",
     "HistoryRow",
+    "Looked",
     "MemoryStore",
     "ModelMismatch",
     "Outcome",
@@ -50,6 +53,7 @@ __all__ = [
     "StoreBusy",
     "StoreError",
     "StoreFull",
+    "StreamClock",
     "StreamInfo",
     "StreamingError",
     "UnknownStream",

@@ -32,6 +32,8 @@ class StreamInfo:
     """Wall clock (seconds) at the stream's time 0, where it was given"""
     received: float | None
     """Wall clock (seconds) of the last commit that changed it"""
+    looked: float | None
+    """Up to when it was looked at for alarms; None before its first row, and where there are none"""
     resident: bool
     """Whether its state is in memory now; where not, the first question or event brings it back"""
     notes: tuple[str, ...] = ()
@@ -67,8 +69,7 @@ def predict_streams(
 ) -> Answers:
     """Outputs of streams; at and clamp as in `Engine.predict_many`."""
     if not len(slots):
-        nothing = np.empty((0, state.model.outputs))
-        return Answers((), np.empty(0), nothing, nothing)
+        return Answers.none(state.model.outputs)
     times = _times(state, streams, slots, at, clamp)
     outputs = predict(state.served.live, state.newest(slots), times)
     return Answers(tuple(streams), times, outputs, state.served.probabilities(outputs))
@@ -114,6 +115,7 @@ def stream_info(state: EngineState, slot: int, resident: bool = True) -> StreamI
         static=state.static.get(slot),
         origin=None if np.isnan(origin) else origin,
         received=float(state.received[slot]) if started else None,
+        looked=float(state.looked[slot]) if started and state.policy is not None else None,
         resident=resident,
     )
 

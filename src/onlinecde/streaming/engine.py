@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from onlinecde.models import OnlineModel
-from onlinecde.streaming import answers, history, transfer
+from onlinecde.streaming import answers, history, looks, transfer
 from onlinecde.streaming.alarms import Alarm
 from onlinecde.streaming.answers import Overview, StreamInfo
 from onlinecde.streaming.errors import StreamingError, UnknownStream
@@ -26,6 +26,7 @@ from onlinecde.streaming.events import (
     Refusal,
 )
 from onlinecde.streaming.history import Curve, HistoryRow, RowExplanation
+from onlinecde.streaming.looks import Looked
 from onlinecde.streaming.pipeline.apply import apply_batch
 from onlinecde.streaming.pipeline.validate import is_name, is_text
 from onlinecde.streaming.rebuild import rebuild as rebuild_store
@@ -35,6 +36,7 @@ from onlinecde.streaming.settings import EngineSettings
 from onlinecde.streaming.state import EngineState
 from onlinecde.streaming.stores.base import Store, StreamRecord
 from onlinecde.streaming.stores.memory import MemoryStore
+from onlinecde.streaming.stream_clock import StreamClock
 
 Result = TypeVar("Result")
 
@@ -51,7 +53,8 @@ class Engine:
         clock: wall clock in seconds; recorded with commits, never mixed with the streams' own times.
         rebuild: where the store belongs to another model, integrate all its rows again under this one.
         progress: hears how many streams of how many are rebuilt; the rebuild is undone where it raises.
-        settings: fields of `EngineSettings` by name: `lateness`, `threshold`, ...
+        stream_clock: what time it is on the streams; without it, looks between rows are made when the next row comes.
+        settings: fields of `EngineSettings` by name: `lateness`, `policy`, ...
 
     >>> import onlinecde as oc
     >>> engine = Engine(oc.NeuralCDE(channels=2, hidden=8), channels=["hr", "bp"], lateness=1.0)
@@ -69,13 +72,13 @@ class Engine:
         *,
         channels: Sequence[str] | None = None,
         clock: Callable[[], float] = time.time,
+        stream_clock: StreamClock | None = None,
         rebuild: bool = False,
         progress: Callable[[int, int], None] = lambda done, total: None,
         **settings: Any,
     ) -> None:
         served = served_model(model, channels)
         self.settings = EngineSettings(**settings)
-        self.settings.check_outputs(served.model.outputs, served.kind)
         self.model, self.model_hash, self.kind = served.model, served.hash, served.kind
         self.channels, self.units, self.schema = served.channels, served.units, served.schema
         self.outputs = served.model.outputs
@@ -83,6 +86,9 @@ class Engine:
         self.clock = clock
         self._lock = threading.RLock()
         self._state = EngineState(served, self.store, self.settings)
+        self.stream_clock = stream_clock
+        self.policy, self.watched_output = self._state.policy, self._state.watched_output
+        self.bins, self.horizon = served.bins, self._state.horizon
         self.latest = self._state.limits.latest
         known = self.store.head().model
         if rebuild and known is not None and known != served.hash:
@@ -100,6 +106,37 @@ class Engine:
         batch = events if isinstance(events, EventBatch) else EventBatch.from_events(events)
         with self._ready() as state:
             return apply_batch(state, batch, self.clock())
+
+    @property
+    def stream_clock(self) -> StreamClock | None:
+        """What time it is on the streams."""
+        return self._state.stream_clock
+
+    @stream_clock.setter
+    def stream_clock(self, clock: StreamClock | None) -> None:
+        with self._lock:
+            self._state.stream_clock = clock
+
+    def look(self) -> tuple[Alarm[str], ...]:
+        """Look at all streams, in memory or not, at the times that have come since they were last looked at.
+
+        Alarms between rows are raised by the policy and durable when this returns. There are none without a policy
+        that has `every`, and without a `stream_clock`.
+        """
+        return tuple(alarm for piece in self.look_pieces() for alarm in piece.alarms)
+
+    def look_pieces(self) -> Iterator[Looked]:
+        """`look`, piece by piece, with the engine free in between."""
+        policy = self.policy
+        if policy is None or policy.every is None or self.stream_clock is None:
+            return
+        with self._ready() as state:
+            wall = self.clock()
+            pieces = looks.pieces(state, policy, wall)
+        for piece in pieces:
+            with self._ready() as state:
+                result = looks.look(state, policy, piece, wall)
+            yield result
 
     def open_stream(
         self,
@@ -175,6 +212,17 @@ class Engine:
         """Outputs (..., output) through the head's link."""
         return self._state.served.probabilities(outputs)
 
+    def risks(self, probabilities: np.ndarray, horizon: float | None = None) -> np.ndarray:
+        """Of time to an event: P(it comes within a horizon), (..., 1), of an answer's probabilities (..., bin).
+
+        horizon: default `engine.horizon`, that of the risk that alarms watch. Other probabilities are given back.
+        """
+        return self._state.served.risks(probabilities, self.horizon if horizon is None else horizon)
+
+    def check_horizon(self, horizon: float) -> None:
+        """Raise StreamingError for a horizon that the model has no answer for."""
+        self._state.served.horizon(horizon)
+
     def stream(self, stream: str) -> StreamInfo:
         """What is known of one stream."""
         with self._reading() as state:
@@ -208,7 +256,9 @@ class Engine:
         whose rows do not reach back as far as the lateness allowed here.
         """
         with self._ready() as state:
-            return transfer.take_in(state, parcels, self.clock())
+            names = transfer.take_in(state, parcels, self.clock())
+            state.away.complete = False
+            return names
 
     def __contains__(self, stream: object) -> bool:
         with self._reading() as state:
@@ -274,16 +324,25 @@ class Engine:
 
         return self._in_pieces(begin)
 
-    def explain(self, stream: str, last: int = 20) -> list[RowExplanation]:
-        """What moved the answer, row by row, for the newest `last` rows; the parts add up."""
-        return _last(self.explain_pieces(stream, last))
+    def explain(
+        self, stream: str, last: int = 20, *, horizon: float | None = None
+    ) -> list[RowExplanation]:
+        """What moved the answer, row by row, for the newest `last` rows; the parts add up.
 
-    def explain_pieces(self, stream: str, last: int = 20) -> Iterator[list[RowExplanation] | None]:
+        Of time to an event, what moved the log-odds of the risk within a horizon.
+        """
+        return _last(self.explain_pieces(stream, last, horizon=horizon))
+
+    def explain_pieces(
+        self, stream: str, last: int = 20, *, horizon: float | None = None
+    ) -> Iterator[list[RowExplanation] | None]:
         """`explain`, piece by piece: None until it is done, with the engine free in between."""
         if last < 1:
             raise StreamingError(f"last is {last}: give at least 1.", "last_bad")
         return self._in_pieces(
-            lambda state: history.explain(state, self._slot(state, stream), last)
+            lambda state: history.explain(
+                state, self._slot(state, stream), last, self.horizon if horizon is None else horizon
+            )
         )
 
     def _in_pieces(
@@ -393,6 +452,7 @@ class Engine:
             ) as change:
                 change.totals.streams -= 1
                 change.then.append(lambda: state.drop(slots))
+                change.then.append(lambda: state.away.take(np.array([number])))
 
     def close(self) -> None:
         """Close the store."""

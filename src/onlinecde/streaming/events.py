@@ -228,6 +228,12 @@ class Answers:
         )
 
     @classmethod
+    def none(cls, outputs: int) -> Answers:
+        """No answer, of a model with so many outputs."""
+        nothing = np.empty((0, outputs))
+        return cls((), np.empty(0), nothing, nothing)
+
+    @classmethod
     def joined(cls, first: Answers, second: Answers) -> Answers:
         """Both, one after the other."""
         return cls(

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onlinecde.streaming.alarms import AlarmRule
+from onlinecde.models import AlarmPolicy, AlarmPolicyError
 from onlinecde.streaming.errors import StreamingError
 
 
 @dataclass(frozen=True)
-class EngineSettings(AlarmRule):
-    """Settings of an `Engine`, beside those of its alarms.
+class EngineSettings:
+    """Settings of an `Engine`.
 
+    threshold: probability of output `output`, or number of a regression, at which a row raises an alarm; a policy
+        without quiet time or looks between rows.
+    output: the output that is watched; that of the policy where there is one.
+    policy: when alarms are raised, in the place of `threshold`; default, without either: the model's own.
+    alarms: False for none, whatever policy the model has.
     lateness: how far behind its stream's newest row an event may lie, in the model's unit of time.
     horizon: how far from the training times an event's time may lie; default 1e5 time scales.
     ahead: how far an event may lie ahead of its stream's newest row; default `horizon`.
@@ -21,6 +26,10 @@ class EngineSettings(AlarmRule):
     most_streams: events that would open more streams than this are refused.
     """
 
+    threshold: float | None = None
+    output: int = 0
+    policy: AlarmPolicy | None = None
+    alarms: bool = True
     lateness: float = 0.0
     horizon: float | None = None
     ahead: float | None = None
@@ -38,3 +47,37 @@ class EngineSettings(AlarmRule):
             span = getattr(self, name)
             if span is not None and not 0 <= span < float("inf"):
                 raise StreamingError(f"{name} is {span}: give a time of 0 or more.", "setting_bad")
+        if self.threshold is not None and (self.policy is not None or not self.alarms):
+            other = "a policy" if self.policy is not None else "alarms=False"
+            raise StreamingError(
+                f"threshold and {other} were given: give one of them.", "setting_bad"
+            )
+
+    def policy_for(self, own: AlarmPolicy | None, outputs: int, kind: str) -> AlarmPolicy | None:
+        """The policy that holds; None for no alarms.
+
+        Args:
+            own: the model's policy.
+            outputs: how many outputs the model has.
+            kind: what they mean.
+        """
+        if not 0 <= self.output < (1 if kind == "time-to-event" else outputs):
+            raise StreamingError(
+                f"output is {self.output}: the model has no such output.", "setting_bad"
+            )
+        policy = self.policy or own
+        try:
+            if self.threshold is not None:
+                policy = AlarmPolicy(self.threshold, output=self.output)
+            if not self.alarms or policy is None:
+                return None
+            policy.check_outputs(outputs, kind)
+        except AlarmPolicyError as error:
+            raise StreamingError(str(error), "setting_bad") from error
+        if self.output not in (0, policy.output):
+            raise StreamingError(
+                f"output is {self.output}, the policy watches output {policy.output}: leave output out, or give a "
+                "threshold for it.",
+                "setting_bad",
+            )
+        return policy

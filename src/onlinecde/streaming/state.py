@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from onlinecde.models import StreamState
+from onlinecde.streaming.alarms import stored_alarm_state
+from onlinecde.streaming.away import KIND, Away
 from onlinecde.streaming.codec import StateCodec
 from onlinecde.streaming.errors import (
     CodecError,
@@ -32,6 +34,7 @@ from onlinecde.streaming.pipeline.validate import Limits
 from onlinecde.streaming.served import ServedModel
 from onlinecde.streaming.settings import EngineSettings
 from onlinecde.streaming.stores.base import Commit, StateRecord, Store, StreamRecord
+from onlinecde.streaming.stream_clock import StreamClock
 
 ASK_AGAIN = 2.0
 """Seconds after which a store that could not be reached is asked again where memory knows the answer"""
@@ -109,6 +112,12 @@ class Changed:
     outputs: np.ndarray
     checkpointed: np.ndarray
     """Time of the newest checkpoint"""
+    looked: np.ndarray
+    """Time of the last look for alarms, of those that know the newest row"""
+    armed: np.ndarray
+    """Whether an alarm may be raised"""
+    last_alarm: np.ndarray
+    """Time of the newest alarm, -inf before the first"""
 
 
 class Recent(NamedTuple):
@@ -143,10 +152,19 @@ class EngineState:
     origin: np.ndarray
     checkpointed: np.ndarray
     outputs: np.ndarray
+    looked: np.ndarray
+    armed: np.ndarray
+    last_alarm: np.ndarray
 
     def __init__(self, served: ServedModel, store: Store, settings: EngineSettings) -> None:
         served.check_device()
         self.served, self.model, self.store, self.settings = served, served.model, store, settings
+        self.policy = settings.policy_for(self.model.alarm_policy, self.model.outputs, served.kind)
+        self.watched_output = settings.output if self.policy is None else self.policy.output
+        self.horizon = served.horizon(None if self.policy is None else self.policy.horizon)
+        self.stream_clock: StreamClock | None = None
+        """What time it is on the streams; where it is not known, nothing happens between rows until the next one"""
+        self.away = Away()
         self.limits = Limits.of(self.model, settings.horizon)
         self.ahead = float("inf") if settings.ahead is None else settings.ahead
         self.blank: StreamState = served.begin(
@@ -173,10 +191,12 @@ class EngineState:
         self._columns = {
             **dict.fromkeys(("number", "rows", "since", "touched", "at", "kept"), integer),
             **dict.fromkeys(("first", "last", "previous", "watched", "received"), np.empty(0)),
-            **dict.fromkeys(("origin", "checkpointed"), np.empty(0)),
+            **dict.fromkeys(("origin", "checkpointed", "looked", "last_alarm"), np.empty(0)),
+            "armed": np.empty(0, bool),
             "outputs": np.empty((0, self.model.outputs)),
             "times": np.empty((0, recent)),
         }
+        self.away.clear()
         self._grow(64)
 
     def _grow(self, capacity: int) -> None:
@@ -205,6 +225,17 @@ class EngineState:
         return len(self.slot_of)
 
     # Reading what is in memory
+
+    def slots(self) -> np.ndarray:
+        """The slots of all streams that are in memory."""
+        return np.flatnonzero(self.number)
+
+    def followed(self, slots: np.ndarray) -> np.ndarray:
+        """What the clock and the alarm policy need of some streams: a table, `away.KIND`."""
+        streams = np.empty(len(slots), KIND)
+        for name in KIND.names or ():
+            streams[name] = self._columns[name][slots]
+        return streams
 
     def newest(self, slots: np.ndarray) -> StreamState:
         """The newest state of each of some streams."""
@@ -356,6 +387,39 @@ class EngineState:
         columns["checkpointed"][slots] = np.inf  # not looked up: a cut is asked for in any case
         columns["kept"][slots] = 0
         self._push(slots, last, states)
+        numbers, watched = columns["number"][slots], columns["watched"][slots]
+        alarm_state = self._stored_alarm_state(numbers, last, watched)
+        columns["armed"][slots], columns["last_alarm"][slots], looked = alarm_state
+        columns["looked"][slots] = np.maximum(looked, self.away.take(numbers))
+
+    def _stored_alarm_state(
+        self, numbers: np.ndarray, last: np.ndarray, watched: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`armed`, `last_alarm` and `looked` of streams of the store, each (stream,)."""
+        if self.policy is None:
+            return np.ones(len(last), bool), np.full(len(last), BEFORE), last
+        newest = self.store.newest_alarms(numbers.tolist())
+        return stored_alarm_state(self.policy, numbers, last, watched, newest)
+
+    def find_away(self, wall: float) -> None:
+        """Look up the streams of the store that are not in memory and may be followed at this wall clock."""
+        if self.away.complete or self.stream_clock is None:
+            return
+        clock = self.stream_clock
+        records = self.store.clocks(wall - clock.silent_after / clock.rate)
+        here = {*self.number[self.slots()].tolist(), *self.away.table["number"].tolist()}
+        records = [one for one in records if one.stream not in here]
+        streams = np.zeros(len(records), KIND)
+        streams["number"] = numbers = np.array([one.stream for one in records], np.int64)
+        streams["last"] = last = np.array([one.time for one in records], np.float64)
+        streams["received"] = [one.received for one in records]
+        streams["origin"] = np.array([one.origin for one in records], np.float64)
+        outputs = np.frombuffer(b"".join(one.outputs for one in records), "<f8")
+        watched = self.watch(outputs.reshape(len(records), self.model.outputs))
+        alarm_state = self._stored_alarm_state(numbers, last, watched)
+        streams["armed"], streams["last_alarm"], streams["looked"] = alarm_state
+        self.away.put(streams)
+        self.away.complete = True
 
     def add(self, streams: Sequence[StreamRecord]) -> list[int]:
         """Slots for streams, each in the state before its first row."""
@@ -380,7 +444,9 @@ class EngineState:
             columns[name][slot] = 0
         for name in ("first", "received", "previous", "watched", "outputs"):
             columns[name][slot] = np.nan
-        columns["last"][slot] = columns["checkpointed"][slot] = BEFORE
+        for name in ("last", "checkpointed", "looked", "last_alarm"):
+            columns[name][slot] = BEFORE
+        columns["armed"][slot] = True
         columns["at"][slot] = self.settings.recent - 1
         columns["touched"][slot] = self.sequence
         if stream.static is not None:
@@ -409,15 +475,17 @@ class EngineState:
         return self.slot_of.get(name, -1)
 
     def drop(self, slots: Iterable[int]) -> int:
-        """Drop streams from memory; how many."""
-        count = 0
-        for slot in slots:
+        """Drop streams from memory; how many. The clock goes on for those with rows."""
+        gone, columns = np.array(list(slots), np.int64), self._columns
+        if self.policy is not None and self.policy.every is not None:
+            self.away.put(self.followed(gone[np.isfinite(self.last[gone])]))
+        for slot in gone.tolist():
             self.static.pop(slot, None)
             del self.slot_of[self.names[slot]]
             self.names[slot] = ""
             self._free.append(slot)
-            count += 1
-        return count
+        columns["number"][gone] = 0
+        return len(gone)
 
     def drop_idle(self, since: float) -> int:
         """Drop the streams that no commit has changed since a wall clock; how many."""
@@ -462,6 +530,15 @@ class EngineState:
         columns["received"][changed.slots] = commit.received
         columns["touched"][changed.slots] = commit.sequence
 
+    def see(self, slots: np.ndarray, streams: np.ndarray) -> None:
+        """What looks between rows came to (a table as `followed` gives it); alarms are in the store by now."""
+        for name in ("looked", "armed", "last_alarm"):
+            self._columns[name][slots] = streams[name]
+
+    def see_away(self, streams: np.ndarray) -> None:
+        """`see` for streams that are not in memory."""
+        self.away.put(streams)
+
     def _push(self, slots: np.ndarray, times: np.ndarray, states: StreamState) -> None:
         """A newer state for each of some streams, none of them named twice."""
         columns, recent = self._columns, self.settings.recent
@@ -477,4 +554,5 @@ class EngineState:
 
     def watch(self, outputs: np.ndarray) -> np.ndarray:
         """The number alarms look at, (...,) of outputs (..., output)."""
-        return self.served.probabilities(outputs)[..., self.settings.output]
+        probabilities = self.served.probabilities(outputs)
+        return self.served.risks(probabilities, self.horizon)[..., self.watched_output]

@@ -18,6 +18,7 @@ from onlinecde.models import MODELS, NeuralCDE, OnlineModel
 from onlinecde.models.flat_settings import maker
 from onlinecde.series import SeriesBatch
 from onlinecde.training.journal import model_settings_of_then, settings_of_then
+from onlinecde.training.objectives import lay_bins
 from onlinecde.training.settings import FitError, FitSettings, remedy
 
 By = Literal["user", "file", "recipe", "run", "task", "data", "default"]
@@ -223,7 +224,9 @@ def model_settings(task: Task, name: str, given: Settings | None = None) -> dict
 
 def build_model(task: Task, name: str, given: Settings | None = None) -> OnlineModel:
     """A model for a task, with fresh weights from torch's random numbers."""
-    return build(name, model_settings(task, name, given))
+    model = build(name, model_settings(task, name, given))
+    lay_bins(model, task)
+    return model
 
 
 def build(name: str, settings: Settings) -> OnlineModel:

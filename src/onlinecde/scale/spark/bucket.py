@@ -100,6 +100,7 @@ class Bucket:
         self.store.put(self.told)
         endless = 2**62
         settings = EngineSettings(
+            alarms=False,
             lateness=plan.lateness,
             horizon=plan.horizon,
             ahead=plan.ahead,

@@ -95,7 +95,8 @@ export function riskChart(svg, { from, to, curve, tail, output, threshold, alarm
   });
   for (const alarm of alarms) {
     if (alarm.time < from || alarm.time > to) continue;
-    const at = x(alarm.time), tip = y(words.reached(alarm)) - 8;
+    const shown = words.other ? [...solid, ...tail].findLast(([t]) => t <= alarm.time + 1e-9) : null;
+    const at = x(alarm.time), tip = y(shown ? shown[1] : words.reached(alarm)) - 8;
     draw("path", { class: alarm.acknowledged == null ? "mark" : "mark acked", d: `M${at} ${tip}l-5 -9h10z` }, svg);
   }
   draw("line", { class: "now-line", x1: x(now), x2: x(now), y1: top, y2: bottom }, svg);

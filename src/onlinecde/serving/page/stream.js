@@ -44,7 +44,7 @@ export class StreamView {
       make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, words.risk), this.readout, this.spans),
         make("div", { class: "strip" }, this.legend(), this.svg), this.strips, this.table),
       make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, `What moved the ${words.risk.toLowerCase()}`),
-        make("span", { class: "note" }, words.about.kind === "binary" ? "newest first; in log-odds, the parts add up exactly" : "newest first; the parts add up exactly")), this.moves));
+        make("span", { class: "note" }, words.logOdds ? "newest first; in log-odds, the parts add up exactly" : "newest first; the parts add up exactly")), this.moves));
     this.svgs = [this.svg];
     const card = this.svg.closest(".card");
     card.addEventListener("pointermove", (event) => this.point(event));
@@ -83,19 +83,20 @@ export class StreamView {
 
   async refresh() {
     this.stale = true;
-    const info = await ask(this.path);
+    const asked = (part) => ask(this.words.asked(`${this.path}${part}`));
+    const info = await asked("");
     if (info.now == null) { setText(this.facts, "No observation yet."); return; }
     const { last_time: last, now } = info;
     const stamp = `${info.rows} ${last} ${info.received} ${this.span}`;
     const since = this.from(info);
     const until = Math.max(now.time, last);
-    const tail = ask(`${this.path}/curve?since=${last}&until=${until}&points=${until > last ? 40 : 2}`);
+    const tail = asked(`/curve?since=${last}&until=${until}&points=${until > last ? 40 : 2}`);
     let told = this.told;
     if (stamp !== this.seen) {
       const [curve, history, explained] = await Promise.all([
-        ask(`${this.path}/curve?since=${since}&until=${last > since ? last : until}&points=500`),
-        ask(`${this.path}/history?since=${since}&most=2000`),
-        ask(`${this.path}/explanation?last=20`).catch((error) => { if (error.status === 422) return null; throw error; }),
+        asked(`/curve?since=${since}&until=${last > since ? last : until}&points=500`),
+        asked(`/history?since=${since}&most=2000`),
+        asked(`/explanation?last=20`).catch((error) => { if (error.status === 422) return null; throw error; }),
       ]);
       told = { curve, history: history.rows, explained };
       this.seen = stamp;
@@ -132,7 +133,7 @@ export class StreamView {
       const button = make("button", { class: "ack", title: "Acknowledge (a)" }, "Acknowledge");
       button.addEventListener("click", () => this.acknowledge(one));
       return make("div", { class: "banner", role: "alert" }, make("span", {},
-        make("b", {}, "Alarm. "), `${this.words.risk} reached ${this.words.value(this.words.reached(one))} at ${this.words.at(one.time)} (alarm at ${this.words.value(one.threshold)}), ${wall(one.raised)}${open.length > 1 ? `; and ${open.length - 1} earlier` : ""}.`), button);
+        make("b", {}, "Alarm. "), `${this.words.alarmed} reached ${this.words.value(this.words.reached(one))} at ${this.words.at(one.time)} (alarm at ${this.words.value(one.threshold)}), ${wall(one.raised)}${open.length > 1 ? `; and ${open.length - 1} earlier` : ""}.`), button);
     });
     const seen = alarms.find((one) => one.acknowledged != null);
     if (seen && !open.length) found.push(make("div", { class: "banner seen" }, `Alarm at ${this.words.at(seen.time)} (${this.words.value(this.words.reached(seen))}) acknowledged by ${seen.by}, ${wall(seen.acknowledged)}.`));
@@ -193,7 +194,7 @@ export class StreamView {
     const output = this.words.about.watched_output, rows = explained.rows.slice(explained.rows.length > 1 ? 1 : 0).reverse();
     const parts = (row) => [...Object.entries(row.channels).map(([name, part]) => [name, part[output]]), [null, row.passing_of_time[output]]];
     const most = Math.max(1e-9, ...rows.flatMap((row) => parts(row).map(([, part]) => Math.abs(part))));
-    const link = this.words.about.kind === "binary" ? (o) => 1 / (1 + Math.exp(-o)) : (o) => o;
+    const link = this.words.logOdds ? (o) => 1 / (1 + Math.exp(-o)) : (o) => o;
     this.moves.replaceChildren(...rows.map((row) => {
       const end = row.start[output] + parts(row).reduce((sum, [, part]) => sum + part, 0);
       const box = make("div", { class: "parts" });
@@ -206,7 +207,7 @@ export class StreamView {
         box.append(what,
           make("span", { class: "bar-box" }, bar), make("span", { class: "num" }, `${part >= 0 ? "+" : "−"}${Math.abs(part).toFixed(2)}`));
       }
-      const went = this.words.about.kind === "binary" ? `${this.words.value(link(row.start[output]))} → ${this.words.value(link(end))}` : `${plain(row.start[output])} → ${plain(end)}`;
+      const went = this.words.logOdds ? `${this.words.value(link(row.start[output]))} → ${this.words.value(link(end))}` : `${plain(row.start[output])} → ${plain(end)}`;
       const item = make("li", {}, make("span", { class: "when" }, this.words.at(row.time)), make("span", { class: "went" }, went), box);
       item.dataset.time = row.time;
       return item;

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from onlinecde.models import StreamState
-from onlinecde.streaming.alarms import Alarm
 from onlinecde.streaming.codec import encode_row
 from onlinecde.streaming.events import Answers, EventBatch, Outcome, Receipts
+from onlinecde.streaming.looks import look_at_rows
 from onlinecde.streaming.pipeline.integrate import Integrated
 from onlinecde.streaming.pipeline.order import Rows
 from onlinecde.streaming.pipeline.validate import Checked, shown
@@ -49,14 +49,13 @@ def write_batch(
     totals.count(outcomes, checked.refusals)
     commit.refused = _refused(batch, checked)
     commit.rows = list(rows.noted)
-    answers, alarms, begun = _no_answers(state), (), set()
+    answers, alarms, begun = Answers.none(state.model.outputs), (), set()
     if done is not None:
         changed = _changed(state, rows, done)
         _rows(state, rows, done, commit)
         _states(state, rows, done, changed, commit)
-        alarms = _alarms(state, rows, done, change)
+        alarms = look_at_rows(state, rows, done, changed, change)
         totals.rows += int((changed.rows - state.rows[changed.slots]).sum())
-        totals.alarms += len(alarms)
         begun = set(changed.slots.tolist())
         answers = _answers(state, changed)
         cuts = [(t.slot, t.start if isinstance(t.base, int) else BEFORE) for t in rows.tails]
@@ -102,6 +101,9 @@ def _changed(state: EngineState, rows: Rows, done: Integrated) -> Changed:
         watched[newest],
         done.outputs[newest],
         checkpointed,
+        rows.times[newest],
+        state.armed[slots],
+        state.last_alarm[slots],
     )
 
 
@@ -207,33 +209,6 @@ def _checkpoint(
     changed.since[place], changed.checkpointed[place] = since, at
 
 
-def _alarms(
-    state: EngineState, rows: Rows, done: Integrated, change: Transaction
-) -> tuple[Alarm[str], ...]:
-    """The alarms that new rows raise, each beside the row before it.
-
-    Of rows that were known and integrated again only the newest counts, beside the answer given after it before.
-    """
-    if state.settings.threshold is None:
-        return ()
-    watched = state.watch(done.outputs)
-    owner = np.repeat(rows.slots, rows.lengths)
-    before = np.empty_like(watched)
-    before[1:] = watched[:-1]
-    before[rows.ends - rows.lengths] = state.watched[rows.slots]
-    if rows.tails:
-        newest = state.last[owner]
-        before = np.where(rows.times == newest, state.watched[owner], before)
-        watched = np.where(rows.times < newest, np.nan, watched)
-    alarms, commit = [], change.commit
-    risen = state.settings.raised(watched, before, rows.times, commit.received)
-    for number, (row, content) in enumerate(risen, change.totals.alarms + 1):
-        slot = int(owner[row])
-        alarms.append(Alarm(number, state.names[slot], *content))
-        commit.alarms.append((number, int(state.number[slot]), *content, None, None))
-    return tuple(alarms)
-
-
 def _newer(
     rows: Rows, done: Integrated, recent: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, StreamState]]:
@@ -242,11 +217,6 @@ def _newer(
         some = rows.lengths > back
         newest = rows.ends[some] - 1 - back
         yield rows.slots[some], rows.times[newest], done.states_of(newest)
-
-
-def _no_answers(state: EngineState) -> Answers:
-    nothing = np.empty((0, state.model.outputs))
-    return Answers((), np.empty(0), nothing, nothing)
 
 
 def _answers(state: EngineState, changed: Changed) -> Answers:

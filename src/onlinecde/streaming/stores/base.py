@@ -50,6 +50,17 @@ class StateRecord(NamedTuple):
     body: bytes
 
 
+class ClockRecord(NamedTuple):
+    """What the clock and the alarm policy need of a stream whose state is not read."""
+
+    stream: int
+    time: float
+    """of its newest row"""
+    received: float
+    origin: float | None
+    outputs: bytes
+
+
 class CheckpointRecord(NamedTuple):
     """The state after one row, kept for good."""
 
@@ -103,6 +114,9 @@ class Commit:
     """of `RevisedRecord`"""
     refused: list[tuple] = field(default_factory=list)
     """of `RefusedRecord`"""
+    rearmed: list[tuple[int, float]] = field(default_factory=list)
+    """(stream, time), no stream twice: its newest alarm is over from this time on, if it was not before; done before
+    `alarms`"""
     alarms: list[tuple] = field(default_factory=list)
     """of `Alarm`"""
 
@@ -155,6 +169,10 @@ class Store(Protocol):
         """Newest states, default all, in order of number; those of streams without rows are left out."""
         ...
 
+    def clocks(self, since: float) -> list[ClockRecord]:
+        """Streams with rows that a commit changed from a wall clock on, and all that have an origin, by number."""
+        ...
+
     def newest(self, most: int) -> list[int]:
         """The streams changed last, at most so many."""
         ...
@@ -190,6 +208,10 @@ class Store(Protocol):
         self, stream: int | None = None, *, unacknowledged: bool = False
     ) -> list[Alarm[int]]:
         """Alarms, newest first."""
+        ...
+
+    def newest_alarms(self, streams: Sequence[int] | None = None) -> list[Alarm[int]]:
+        """The alarm raised last of each stream that has one, default all, in order of stream."""
         ...
 
     def acknowledge(self, number: int, at: float, by: str) -> Alarm[int] | None:

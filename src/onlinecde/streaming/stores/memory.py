@@ -10,6 +10,7 @@ from onlinecde.streaming.alarms import Alarm
 from onlinecde.streaming.errors import StoreError
 from onlinecde.streaming.stores.base import (
     CheckpointRecord,
+    ClockRecord,
     Commit,
     RefusedRecord,
     RevisedRecord,
@@ -88,6 +89,11 @@ class MemoryStore:
             self._revised.setdefault(one[0], []).append(one)
         if commit.refused:
             self._refused = (self._refused + commit.refused)[-KEPT_REFUSALS:]
+        if commit.rearmed:
+            over = dict(commit.rearmed)
+            for alarm in self.newest_alarms(list(over)):
+                times = [over[alarm.stream], *([] if alarm.rearmed is None else [alarm.rearmed])]
+                self._alarms[alarm.number] = replace(alarm, rearmed=min(times))
         for alarm in commit.alarms:
             self._alarms[alarm[0]] = Alarm(*alarm)
         self._received[commit.sequence] = commit.received
@@ -108,6 +114,14 @@ class MemoryStore:
 
     def states(self, numbers: Sequence[int] | None = None) -> list[StateRecord]:
         return [StateRecord(*one) for one in _chosen(self._states, numbers)]
+
+    def clocks(self, since: float) -> list[ClockRecord]:
+        every = ((state, self._streams[state.stream][3]) for state in self.states())
+        return [
+            ClockRecord(state.stream, state.time, state.received, origin, state.outputs)
+            for state, origin in every
+            if state.received >= since or origin is not None
+        ]
 
     def newest(self, most: int) -> list[int]:
         latest = sorted(self.states(), key=lambda state: -state.received)
@@ -149,6 +163,13 @@ class MemoryStore:
             for alarm in reversed(self._alarms.values())
             if (stream is None or alarm.stream == stream)
             and not (unacknowledged and alarm.acknowledged is not None)
+        ]
+
+    def newest_alarms(self, streams: Sequence[int] | None = None) -> list[Alarm[int]]:
+        newest = {alarm.stream: alarm for alarm in self._alarms.values()}
+        return [
+            newest[stream]
+            for stream in sorted(newest.keys() & set(newest if streams is None else streams))
         ]
 
     def acknowledge(self, number: int, at: float, by: str) -> Alarm[int] | None:

@@ -10,6 +10,7 @@ from onlinecde.streaming.alarms import Alarm
 from onlinecde.streaming.errors import StoreError
 from onlinecde.streaming.stores.base import (
     CheckpointRecord,
+    ClockRecord,
     Commit,
     RefusedRecord,
     RevisedRecord,
@@ -28,8 +29,10 @@ from onlinecde.streaming.stores.tables import (
     INSERT,
     KINDS,
     PER_STREAM,
+    REARM,
     SCHEMA,
     TABLES,
+    UPGRADES,
 )
 
 if TYPE_CHECKING:
@@ -108,7 +111,11 @@ class PostgresStore:
                     f"{self.address} has tables of something else: give another schema."
                 )
             (result,) = db.execute("SELECT schema FROM meta").fetchone() or (None,)
-            if result != SCHEMA:
+            if result in UPGRADES:
+                for statement in UPGRADES[result]:
+                    db.execute(statement.encode())
+                db.execute("UPDATE meta SET schema = %s", (SCHEMA,))
+            elif result != SCHEMA:
                 raise StoreError(
                     f"{self.address} has schema {result}, this onlinecde reads {SCHEMA}: use the "
                     "onlinecde that wrote it."
@@ -182,6 +189,8 @@ class PostgresStore:
                 "DELETE FROM refused WHERE number <= (SELECT max(number) FROM refused) - %s",
                 (KEPT_REFUSALS,),
             )
+        if commit.rearmed:
+            db.execute(REARM.encode(), columns(list(CUT_KINDS.values()), commit.rearmed))
         insert("alarms", commit.alarms)
 
     def find(self, names: Sequence[str]) -> list[StreamRecord | None]:
@@ -200,6 +209,13 @@ class PostgresStore:
         if numbers is None:
             return self._at.read(f"{sql} ORDER BY {key}")
         return self._at.read(f"{sql} WHERE {key} = ANY(%s) ORDER BY {key}", [Integers.of(numbers)])
+
+    def clocks(self, since: float) -> list[ClockRecord]:
+        sql = (
+            "SELECT stream, time, received, origin, outputs FROM states JOIN streams ON number = stream "
+            "WHERE received >= %s OR origin IS NOT NULL ORDER BY stream"
+        )
+        return [ClockRecord(*one) for one in self._at.read(sql, (since,))]
 
     def newest(self, most: int) -> list[int]:
         sql = "SELECT stream FROM states ORDER BY received DESC, stream LIMIT %s"
@@ -255,6 +271,13 @@ class PostgresStore:
             asked.append("acknowledged IS NULL")
         sql = f"SELECT {FIELDS['alarms']} FROM alarms WHERE {' AND '.join(asked)} ORDER BY number DESC"
         return [Alarm(*one) for one in self._at.read(sql, values)]
+
+    def newest_alarms(self, streams: Sequence[int] | None = None) -> list[Alarm[int]]:
+        sql = f"SELECT DISTINCT ON (stream) {FIELDS['alarms']} FROM alarms"
+        chosen = "" if streams is None else " WHERE stream = ANY(%s)"
+        values = [] if streams is None else [Integers.of(streams)]
+        result = self._at.read(f"{sql}{chosen} ORDER BY stream, number DESC", values)
+        return [Alarm(*one) for one in result]
 
     def acknowledge(self, number: int, at: float, by: str) -> Alarm[int] | None:
         with self._transaction() as db:

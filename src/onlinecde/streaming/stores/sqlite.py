@@ -14,6 +14,7 @@ from onlinecde.streaming.alarms import Alarm
 from onlinecde.streaming.errors import StoreBusy, StoreError, StoreFull
 from onlinecde.streaming.stores.base import (
     CheckpointRecord,
+    ClockRecord,
     Commit,
     RefusedRecord,
     RevisedRecord,
@@ -23,7 +24,7 @@ from onlinecde.streaming.stores.base import (
     StreamRecord,
 )
 from onlinecde.streaming.stores.sqlite_file import OwnedFile
-from onlinecde.streaming.stores.tables import PER_STREAM, SCHEMA, SQLITE_TABLES
+from onlinecde.streaming.stores.tables import PER_STREAM, SCHEMA, SQLITE_TABLES, SQLITE_UPGRADES
 
 ROOM = 4 * 2**20
 """Bytes that must be left on the disk: what SQLite lets a WAL grow to before it checkpoints"""
@@ -107,7 +108,12 @@ class SQLiteStore:
             schema = None
         if schema is None:
             raise StoreError(f"{self.file} is a database of something else: give another file.")
-        if schema[0] != SCHEMA:
+        if schema[0] in SQLITE_UPGRADES:
+            with self._transaction():
+                for statement in SQLITE_UPGRADES[schema[0]]:
+                    run(statement)
+                run("UPDATE meta SET schema = ?", (SCHEMA,))
+        elif schema[0] != SCHEMA:
             raise StoreError(
                 f"{self.file} has schema {schema[0]}, this onlinecde reads {SCHEMA}: use the "
                 "onlinecde that wrote it."
@@ -208,6 +214,11 @@ class SQLiteStore:
                 "DELETE FROM refused WHERE number <= (SELECT max(number) FROM refused) - ?",
                 (KEPT_REFUSALS,),
             )
+        count(
+            "UPDATE alarms SET rearmed = min(?2, coalesce(rearmed, ?2)) "
+            "WHERE number = (SELECT max(number) FROM alarms WHERE stream = ?1)",
+            commit.rearmed,
+        )
         count(f"INSERT INTO alarms VALUES ({_places(Alarm)})", commit.alarms)
 
     def find(self, names: Sequence[str]) -> list[StreamRecord | None]:
@@ -224,14 +235,24 @@ class SQLiteStore:
             StateRecord(*one) for one in self._chosen("SELECT * FROM states", "stream", numbers)
         ]
 
-    def _chosen(self, sql: str, key: str, numbers: Sequence[int] | None) -> list[tuple]:
+    def _chosen(
+        self, sql: str, key: str, numbers: Sequence[int] | None, *, group: bool = False
+    ) -> list[tuple]:
+        by = f" GROUP BY {key}" if group else ""
         if numbers is None:
-            return self._read(f"{sql} ORDER BY {key}")
+            return self._read(f"{sql}{by} ORDER BY {key}")
         result = []
         for start in range(0, len(numbers), 500):
             some = [int(n) for n in numbers[start : start + 500]]
-            result += self._read(f"{sql} WHERE {key} IN ({','.join('?' * len(some))})", some)
+            result += self._read(f"{sql} WHERE {key} IN ({','.join('?' * len(some))}){by}", some)
         return sorted(result)
+
+    def clocks(self, since: float) -> list[ClockRecord]:
+        sql = (
+            "SELECT stream, time, received, origin, outputs FROM states JOIN streams ON number = stream "
+            "WHERE received >= ? OR origin IS NOT NULL ORDER BY stream"
+        )
+        return [ClockRecord(*one) for one in self._read(sql, (since,))]
 
     def newest(self, most: int) -> list[int]:
         sql = "SELECT stream FROM states ORDER BY received DESC, stream LIMIT ?"
@@ -280,6 +301,13 @@ class SQLiteStore:
             asked.append("acknowledged IS NULL")
         sql = f"SELECT * FROM alarms WHERE {' AND '.join(asked)} ORDER BY number DESC"
         return [Alarm(*one) for one in self._read(sql, values)]
+
+    def newest_alarms(self, streams: Sequence[int] | None = None) -> list[Alarm[int]]:
+        numbers = self._chosen(
+            "SELECT stream, max(number) FROM alarms", "stream", streams, group=True
+        )
+        alarms = self._chosen("SELECT * FROM alarms", "number", [number for _, number in numbers])
+        return sorted((Alarm(*one) for one in alarms), key=lambda alarm: alarm.stream)
 
     def acknowledge(self, number: int, at: float, by: str) -> Alarm[int] | None:
         with self._transaction():

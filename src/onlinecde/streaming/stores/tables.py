@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onlinecde.streaming.stores.postgres_arrays import Blobs, Column, Floats, Integers, Texts
 
-SCHEMA = 1
+SCHEMA = 2
 
 # Rows are appended, and found by their index: a table in the order of streams would have to write a page
 # for each stream of a micro-batch.
@@ -27,10 +27,19 @@ CREATE TABLE refused (number INTEGER PRIMARY KEY, sequence INTEGER NOT NULL, str
                       channel TEXT, value TEXT, code TEXT NOT NULL);
 CREATE TABLE alarms (number INTEGER PRIMARY KEY, stream INTEGER NOT NULL, time REAL NOT NULL,
                      probability REAL NOT NULL, threshold REAL NOT NULL, raised REAL NOT NULL,
-                     acknowledged REAL, "by" TEXT);
+                     acknowledged REAL, "by" TEXT, rose TEXT, policy TEXT, rearmed REAL);
 CREATE INDEX alarms_of_stream ON alarms (stream);
 CREATE TABLE commits (sequence INTEGER PRIMARY KEY, received REAL NOT NULL);
 """
+
+SQLITE_UPGRADES = {
+    1: (
+        "ALTER TABLE alarms ADD COLUMN rose TEXT",
+        "ALTER TABLE alarms ADD COLUMN policy TEXT",
+        "ALTER TABLE alarms ADD COLUMN rearmed REAL",
+    )
+}
+"""What to do to the tables of an earlier schema"""
 
 # States are replaced again and again: with room on their pages that touches no index. Their bytes are
 # floats, which do not compress.
@@ -55,10 +64,16 @@ CREATE TABLE refused (number BIGINT PRIMARY KEY, sequence BIGINT NOT NULL, strea
                       channel TEXT, value TEXT, code TEXT NOT NULL);
 CREATE TABLE alarms (number BIGINT PRIMARY KEY, stream BIGINT NOT NULL, time FLOAT8 NOT NULL,
                      probability FLOAT8 NOT NULL, threshold FLOAT8 NOT NULL, raised FLOAT8 NOT NULL,
-                     acknowledged FLOAT8, "by" TEXT);
+                     acknowledged FLOAT8, "by" TEXT, rose TEXT, policy TEXT, rearmed FLOAT8);
 CREATE INDEX alarms_of_stream ON alarms (stream);
 CREATE TABLE commits (sequence BIGINT PRIMARY KEY, received FLOAT8 NOT NULL)
 """
+
+UPGRADES = {
+    1: (
+        "ALTER TABLE alarms ADD COLUMN rose TEXT, ADD COLUMN policy TEXT, ADD COLUMN rearmed FLOAT8",
+    )
+}
 
 PER_STREAM = ("rows", "states", "checkpoints", "revised", "alarms")
 KINDS: dict[str, dict[str, type[Column]]] = {
@@ -80,6 +95,7 @@ KINDS: dict[str, dict[str, type[Column]]] = {
     "alarms": {
         "number": Integers, "stream": Integers, "time": Floats, "probability": Floats,
         "threshold": Floats, "raised": Floats, "acknowledged": Floats, '"by"': Texts,
+        "rose": Texts, "policy": Texts, "rearmed": Floats,
     },
 }  # fmt: skip
 FIELDS = {table: ", ".join(kinds) for table, kinds in KINDS.items()}
@@ -122,6 +138,10 @@ INSERT = {
 CUT = (
     f"DELETE FROM checkpoints USING {_unnest(CUT_KINDS)} AS cut (stream, time) "
     "WHERE checkpoints.stream = cut.stream AND checkpoints.time >= cut.time"
+)
+REARM = (
+    f"UPDATE alarms SET rearmed = LEAST(rearmed, over.time) FROM {_unnest(CUT_KINDS)} AS over (stream, time) "
+    "WHERE number = (SELECT max(number) FROM alarms AS newest WHERE newest.stream = over.stream)"
 )
 FLOOR = (
     "(SELECT s.stream, max(c.time) AS time FROM states s JOIN checkpoints c ON c.stream = s.stream "

@@ -1,4 +1,4 @@
-"""What time it is on a stream, so that an answer can move while no data comes."""
+"""What time it is on a stream, so that an answer can move, and an alarm rise, while no data comes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class StreamClock:
     wall: Callable[[], float] = time.time
     latest: float = float("inf")
 
-    def now(self, last_times: Any, received: Any, origins: Any) -> np.ndarray:
-        """(stream,): the time it is now on each."""
-        wall, last = self.wall(), np.asarray(last_times, np.float64)
+    def now(self, last_times: Any, received: Any, origins: Any, wall: Any = None) -> np.ndarray:
+        """(stream,): the time it is on each at a wall clock (seconds, one or one for each), default: now."""
+        wall, last = self.wall() if wall is None else wall, np.asarray(last_times, np.float64)
         origin = np.asarray(origins, np.float64)
         passed = last + (wall - np.asarray(received, np.float64)) * self.rate
         content = np.where(np.isnan(origin), passed, (wall - origin) * self.rate)
