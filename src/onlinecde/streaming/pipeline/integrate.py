@@ -102,7 +102,7 @@ def _observe_on_gpu(
 
 def _sound(state: StreamState, largest: float) -> bool:
     """Whether a state can be gone on from; times alone may be NaN, before there is a row they belong to."""
-    for name, tensor in vars(state).items():
+    for name, tensor in state.__getstate__().items():
         if tensor is None or not tensor.is_floating_point():
             continue
         fine = tensor.abs() <= largest
