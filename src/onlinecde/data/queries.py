@@ -73,6 +73,22 @@ class Queries:
             "several": "+".join(map(str, self.parts)),
         }.get(self.form, self.form)
 
+    def in_words(self, time_unit: str) -> str:
+        """The same for people.
+
+        >>> Queries.parse("rows+every=1h", "hours").in_words("hours")
+        'at rows and every hour'
+        """
+        if self.form == "several":
+            return " and ".join(part.in_words(time_unit) for part in self.parts)
+        step = time_unit.removesuffix("s") if self.every == 1 else f"{self.every:g} {time_unit}"
+        return {
+            "rows": "at rows",
+            "end": "at the end",
+            "grid": f"every {step}",
+            "random": f"at {self.number} random times a stream",
+        }[self.form]
+
     @property
     def drawn(self) -> bool:
         """Whether any of the times is drawn at random."""

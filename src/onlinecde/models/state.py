@@ -220,7 +220,7 @@ def merge(state: Any, clock: Tensor, scaled: Tensor) -> Merged:
     again = clock == state.time
     here = ~scaled.isnan()
     same = again[:, None]
-    observed = torch.where(same, state.observed | here, here)
+    observed = here | (same & state.observed)
     previous = torch.where(same, state.previous, state.values)
     values = torch.where(observed, torch.where(here, scaled, state.values), previous)
     return Merged(again, observed, values, previous)

@@ -69,7 +69,7 @@ export class StreamView {
     if (now.time <= info.now.time) { this.showHead(); return false; }
     tail.times.push(now.time);
     if (this.words.probability) tail.probabilities.push(now.probabilities);
-    else for (const name in now.predicted) tail.predicted[name].push(now.predicted[name]);
+    else for (const key of ["predicted", "lower", "upper"]) for (const name in now[key] ?? {}) tail[key][name].push(now[key][name]);
     // Too many points for the screen: a new tail is asked for.
     if (tail.times.length > TAIL) this.stale = true;
     info.now = now;
@@ -117,7 +117,7 @@ export class StreamView {
     this.big.dataset.time = info.now.time;
     this.bigBox.classList.toggle("over", about.threshold != null && risk >= about.threshold);
     const age = info.now.time - info.last_time;
-    setText(this.since, age >= about.silent_after - 1e-9 ? "silent: no longer moving" : `now, at ${this.words.at(info.now.time)}`);
+    setText(this.since, age >= about.silent_after - 1e-9 ? "silent: no longer moving" : [this.words.between(info.now), `now, at ${this.words.at(info.now.time)}`].filter(Boolean).join(", "));
     const facts = about.static.map((name, i) => `${spaced(name)} ${info.static ? plain(info.static[i]).replace(/\.?0+$/, "") : ""}`);
     facts.push(`${info.rows} row${info.rows === 1 ? "" : "s"}`, `last observed ${this.words.age(age)} ago`);
     setText(this.facts, facts.join("  ·  "));
@@ -148,7 +148,7 @@ export class StreamView {
     const after = [...end.filter(([t]) => t < now[0]), now];
     if (after.length === 1) after.unshift([info.last_time, this.words.said(info)]);
     const to = Math.max(now[0], since + about.silent_after / 96);
-    this.axis = riskChart(this.svg, { from: since, to, curve, tail: after, output, threshold: about.threshold, alarms: info.alarms, words: this.words, narrow });
+    this.axis = riskChart(this.svg, { from: since, to, curve, tail: after, band: [...this.words.band(curve, curve.times), ...this.words.band(tail, tail.times)], output, threshold: about.threshold, alarms: info.alarms, words: this.words, narrow });
     this.svg.setAttribute("aria-label", `${this.words.risk} from ${this.words.at(since)} to ${this.words.at(to)}, now ${this.words.value(now[1])}`);
     this.drawStrips(history, since, to, narrow);
     if (this.pointed != null) crossLine(this.svgs, this.axis.x(this.pointed));
