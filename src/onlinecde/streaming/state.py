@@ -383,7 +383,7 @@ class EngineState:
         outputs = np.frombuffer(b"".join(state.outputs for state in records), "<f8")
         outputs = outputs.reshape(len(records), self.model.outputs)
         columns["outputs"][slots] = outputs
-        columns["watched"][slots] = self.watch(outputs)
+        columns["watched"][slots] = self.watch(self.served.probabilities(outputs))
         columns["checkpointed"][slots] = np.inf  # not looked up: a cut is asked for in any case
         columns["kept"][slots] = 0
         self._push(slots, last, states)
@@ -415,7 +415,8 @@ class EngineState:
         streams["received"] = [one.received for one in records]
         streams["origin"] = np.array([one.origin for one in records], np.float64)
         outputs = np.frombuffer(b"".join(one.outputs for one in records), "<f8")
-        watched = self.watch(outputs.reshape(len(records), self.model.outputs))
+        outputs = outputs.reshape(len(records), self.model.outputs)
+        watched = self.watch(self.served.probabilities(outputs))
         alarm_state = self._stored_alarm_state(numbers, last, watched)
         streams["armed"], streams["last_alarm"], streams["looked"] = alarm_state
         self.away.put(streams)
@@ -552,7 +553,6 @@ class EngineState:
             if cached is not None:
                 cached.index_copy_(0, index, getattr(states, one.name))
 
-    def watch(self, outputs: np.ndarray) -> np.ndarray:
-        """The number alarms look at, (...,) of outputs (..., output)."""
-        probabilities = self.served.probabilities(outputs)
+    def watch(self, probabilities: np.ndarray) -> np.ndarray:
+        """The number alarms look at, (...,) of what `ServedModel.probabilities` gives (..., output)."""
         return self.served.risks(probabilities, self.horizon)[..., self.watched_output]

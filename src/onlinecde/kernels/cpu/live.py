@@ -139,15 +139,9 @@ def advance_time(
 
 def _advance(field, method, z, dt, pointer, channel, dx, time_steps, drive, steps, threads):
     dtype = field.dtype
-    z, dt, dx = (
-        np.ascontiguousarray(z, dtype),
-        np.ascontiguousarray(dt, dtype),
-        np.ascontiguousarray(dx, dtype),
-    )
-    pointer, channel = (
-        np.ascontiguousarray(pointer, np.int64),
-        np.ascontiguousarray(channel, np.int64),
-    )
+    contiguous = np.ascontiguousarray
+    z, dt, dx = contiguous(z, dtype), contiguous(dt, dtype), contiguous(dx, dtype)
+    pointer, channel = contiguous(pointer, np.int64), contiguous(channel, np.int64)
     time_steps = _NO_STEPS if time_steps is None else np.ascontiguousarray(time_steps, np.int32)
     drive = _no_drive(dtype) if drive is None else np.ascontiguousarray(drive, dtype)[None]
     streams, legs = z.shape[0], 2 if pointer.size else 1

@@ -133,12 +133,15 @@ def integrate(
     model: Live, start: StreamState, lengths: np.ndarray, times: np.ndarray, rows: np.ndarray
 ) -> Integrated:
     """Rows (row, channel) at times (row,): stream n's next `lengths[n]` of them, from state n of `start`."""
-    first = np.cumsum(lengths) - lengths
-    stream = np.repeat(np.arange(len(lengths)), lengths)
-    rank = np.arange(len(times)) - first[stream]
-    by_round = np.argsort(rank, kind="stable")
-    sizes = np.bincount(rank)
     taken = np.arange(len(lengths))
+    if (lengths == 1).all():  # one round
+        stream = by_round = taken
+        sizes = np.array([len(taken)])
+    else:
+        stream = np.repeat(taken, lengths)
+        rank = np.arange(len(times)) - (np.cumsum(lengths) - lengths)[stream]
+        by_round = np.argsort(rank, kind="stable")
+        sizes = np.bincount(rank)
     # Beyond the root of the largest number, time alone could carry a state beyond all bounds.
     largest = float(torch.finfo(model.dtype).max) ** 0.5
     state, order, states, bad = start, [], [], {}
