@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from sklearn import metrics as oracle
 
 import onlinecde as oc
 from onlinecde.cli import main
@@ -19,6 +18,7 @@ from onlinecde.evaluation.results import compare
 from onlinecde.evaluation.since_row import elapsed_edges
 from onlinecde.models.asking import ask
 from onlinecde.plots.evaluation_curves import KNOWN
+from sklearn import metrics as oracle
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,12 @@ def read_slowly(batch, stream, clock):
         for name in STATISTICS:
             by_statistic[name].append(found[name])
     static = [] if batch.static is None else batch.static[stream].tolist()
-    return [*(each for name in STATISTICS for each in by_statistic[name]), *static, clock, len(rows)]
+    return [
+        *(each for name in STATISTICS for each in by_statistic[name]),
+        *static,
+        clock,
+        len(rows),
+    ]
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])

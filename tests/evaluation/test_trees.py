@@ -85,7 +85,10 @@ def test_nothing_but_training_and_validation_is_seen(ward, trees):
     values = series.values.clone()
     values[at] = 1e6
     other = replace(ward, series=replace(series, values=values), labels=labels)
-    models = [[b.model_to_string() for b in each.boosters] for each in (trees, fit_trees(other, threads=1))]
+    models = [
+        [b.model_to_string() for b in each.boosters]
+        for each in (trees, fit_trees(other, threads=1))
+    ]
     assert models[0] == models[1]
 
 
@@ -123,7 +126,9 @@ def test_without_validation_labels_the_number_of_trees_is_fixed(series):
 def test_what_cannot_be_judged_is_refused(series, trees):
     batch, level = series
     regression = Task.build("made", batch, level, kind="regression")
-    with pytest.raises(ValueError, match="made' is regression with 1 outputs, the trees were fitted for binary"):
+    with pytest.raises(
+        ValueError, match="made' is regression with 1 outputs, the trees were fitted for binary"
+    ):
         oc.evaluation.evaluate(trees, regression)
     alone = replace(regression, splits={"test": torch.arange(120)})
     with pytest.raises(DataError, match="no training split: there is nothing to fit trees on"):

@@ -16,7 +16,7 @@ from onlinecde.data.known_risk import KnownRisk
 from onlinecde.data.queries import Queries, clock_grid
 from onlinecde.data.splits import FRACTIONS, check_splits, split_streams
 from onlinecde.data.time_ahead import time_bins
-from onlinecde.data.truth import EndLabels, ListedLabels, Truth, check_truth
+from onlinecde.data.truth import EndLabels, EventTruth, ListedLabels, Truth, check_truth
 from onlinecde.series import Schema, SeriesBatch, SeriesError
 
 if TYPE_CHECKING:
@@ -258,6 +258,37 @@ class Task:
             settings={**self.settings, "asked": words},
             utility=self.utility and self.utility.at(times, asked.labelled),
             known_risk=self.known_risk and self.known_risk.at(times),
+        )
+
+    def within(self, horizon: float | None = None) -> Task:
+        """Of time to an event, the binary task of whether it comes within a horizon, with the same splits.
+
+        Args:
+            horizon: default: the task's own.
+
+        >>> from onlinecde.data import simulate_ward
+        >>> task = simulate_ward(40, seed=0, kind="time-to-event").task.within(6.0)
+        >>> task.kind, task.labels.shape == task.series.times.shape
+        ('binary', True)
+        """
+        if self.horizon is None:
+            raise DataError(f"task '{self.name}' is {self.kind}: it has no horizons.")
+        ahead = self.horizon if horizon is None else float(horizon)
+        time, event = self.labels.unbind(-1)
+        came = (event == 1) & (time <= ahead)
+        labels = torch.where(came | (time >= ahead), came.to(time.dtype), torch.nan)
+        truth = self.truth
+        return replace(
+            self,
+            kind="binary",
+            labels=labels,
+            truth=replace(truth, horizon=ahead) if isinstance(truth, EventTruth) else None,
+            known_risk=self.known_risk if ahead == self.horizon else None,
+            metric=METRICS["binary"],
+            classes=("no event", "event"),
+            label_lead=ahead,
+            edges=(),
+            horizon=None,
         )
 
     def select(self, streams: Tensor, splits: dict[str, Tensor]) -> Task:

@@ -141,23 +141,7 @@ def within(
                 f"horizons are for time-to-event tasks, and '{task.name}' is {task.kind}: leave it out."
             )
         return model, task
-    horizon = task.horizon if horizon is None else horizon
-    truth = task.label_truth
-    assert isinstance(truth, EventTruth)
-    assert horizon is not None
-    truth = replace(truth, horizon=horizon)
-    times = task.series.times if task.queries is None else task.queries
-    risk = replace(
-        task,
-        kind="binary",
-        per="row" if task.queries is None else "time",
-        labels=truth.at(times),
-        truth=truth,
-        label_lead=horizon,
-        edges=(),
-        horizon=None,
-    )
-    return model.within(horizon), risk
+    return model.within(horizon), task.within(horizon)
 
 
 def look(

@@ -45,7 +45,7 @@ from onlinecde.models import OnlineModel
 from onlinecde.models.asking import called, check_asking
 from onlinecde.models.base import Asking
 from onlinecde.models.readout import Readout, known_labels
-from onlinecde.models.time_bins import usual_horizons
+from onlinecde.models.time_bins import risk_at, usual_horizons
 from onlinecde.version import __version__
 
 CLOCK = "clock"
@@ -242,8 +242,14 @@ def judge(
         values[metric] = interval(cast(float, values[metric].value), several)
     if task.kind in ("binary", "time-to-event"):
         held |= _calibration(task, risk, labels, cohort)
-    if task.kind == "binary" and task.per != "stream":
-        held |= _along_time(task, split, risk, labels, cohort, event_at, hours)
+    near, ahead, known = task, risk, labels
+    if task.horizon is not None:
+        near = task.within()
+        ends = torch.tensor(task.edges, dtype=torch.float64)
+        ahead = risk_at(risk, ends, torch.tensor([task.horizon], dtype=torch.float64))
+        known = near.split(split)[1].cpu()
+    if near.kind == "binary" and near.per != "stream":
+        held |= _along_time(near, split, ahead, known, cohort, event_at, hours)
     if task.per == "time":
         held["since_row"] = by_time_since_row(task, split, risk, labels, cohort)
     if task.kind == "multiclass":

@@ -252,7 +252,7 @@ def _binary_figures(shown: Mapping[str, Evaluation], evaluation: Evaluation, add
         add(
             curves.calibration_figure(bins, models),
             f"Observed share against predicted risk{_ahead(evaluation)}",
-            "Labels in ten bins of like risk; on the line, a risk is what it says.",
+            f"Labels in ten bins of like risk{_ahead(evaluation)}; on the line, a risk is what it says.",
         )
     if hours:
         add(

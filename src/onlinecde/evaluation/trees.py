@@ -117,7 +117,9 @@ def fit_trees(task: Task, *, seed: int = 0, threads: int | None = None) -> Trees
             f"boosted trees need LightGBM ({error}): pip install 'onlinecde[trees]'."
         ) from error
     if not len(task.splits.get("train", ())):
-        raise DataError(f"task '{task.name}' has no training split: there is nothing to fit trees on.")
+        raise DataError(
+            f"task '{task.name}' has no training split: there is nothing to fit trees on."
+        )
     task = task.under(schema := task.schema)
     objective, metric = OBJECTIVES[task.kind]
     settings: dict[str, Any] = {

@@ -535,7 +535,7 @@ class About(_Body):
         """The model of an engine, and the settings a client must know."""
         units = settings.units or engine.units or [None] * len(engine.channels)
         ahead: dict[str, Any] = {}
-        if engine.bins is not None:
+        if engine.bins is not None and engine.horizon is not None:
             ahead = {
                 "horizon": engine.horizon,
                 "horizons": sorted({*engine.bins.usual_horizons, engine.horizon}),
