@@ -139,11 +139,21 @@ def _loaded(named: dict[str, list[Path]], judged: Task, device: str) -> Models:
 
 def tasks_at(task: Task, at: str | None) -> list[Task]:
     """The task where it is to be judged: asked at the times given, else by the clock and where it has its labels."""
-    from onlinecde.data.query_tables import queries_of
+    from onlinecde.data import DataError, asked_at_table
     from onlinecde.evaluation.evaluating import task_at
 
+    if at is not None and Path(at).is_file():
+        asked = asked_at_table(task, at)
+        for note in asked.notes[len(task.notes) :]:
+            typer.echo(f"note: {note}", err=True)
+        return [asked]
     if at is not None:
-        return [task_at(task, queries_of(at, task))]
+        try:
+            return [task_at(task, at)]
+        except DataError as error:
+            raise DataError(
+                f"--at {at}: {error} Or give a table of streams and times: there is no such file."
+            ) from error
     return [task] if task.clock is None else [task.asked(task.clock), task]
 
 
