@@ -96,7 +96,8 @@ export function riskChart(svg, { from, to, curve, tail, output, threshold, alarm
   for (const alarm of alarms) {
     if (alarm.time < from || alarm.time > to) continue;
     const at = x(alarm.time), tip = y(words.reached(alarm)) - 8;
-    draw("path", { class: alarm.acknowledged == null ? "mark" : "mark acked", d: `M${at} ${tip}l-5 -9h10z` }, svg);
+    const mark = draw("path", { class: alarm.acknowledged == null ? "mark" : "mark acked", d: `M${at} ${tip}l-5 -9h10z` }, svg);
+    draw("title", {}, mark, `${words.value(words.reached(alarm))} at ${words.at(alarm.time)}${words.rose(alarm)}`);
   }
   draw("line", { class: "now-line", x1: x(now), x2: x(now), y1: top, y2: bottom }, svg);
   draw("circle", { class: "now-dot", cx: x(now), cy: y(risk), r: 4.5 }, svg).dataset.risk = risk;
