@@ -194,7 +194,7 @@ def _due_before(
     if clock is not None:
         now = clock.now(last, state.received[slots], state.origin[slots], wall)
         until = np.where(begins, np.maximum(now, np.where(times > last, until, now)), until)
-    return due(policy, np.where(begins, state.looked[slots], before), until)
+    return due(policy, np.where(begins, state.looked_until(state.followed(slots)), before), until)
 
 
 # With the clock
@@ -220,15 +220,16 @@ def pieces(state: EngineState, policy: AlarmPolicy, wall: float) -> list[Piece]:
     """All streams at which looks are due at a wall clock."""
     clock = state.stream_clock
     assert clock is not None
-    state.find_away(wall)
+    state.find_away()
     slots = state.slots()
-    now = clock.now(state.last[slots], state.received[slots], state.origin[slots], wall)
-    counts = due(policy, state.looked[slots], now)[1]
+    streams = state.followed(slots)
+    now = clock.now(streams["last"], streams["received"], streams["origin"], wall)
+    counts = due(policy, state.looked_until(streams), now)[1]
     slots, counts = slots[counts > 0], counts[counts > 0]
     result = [Piece(state.number[some], some) for some in _split(slots, counts)]
     away = state.away.table
     now = clock.now(away["last"], away["received"], away["origin"], wall)
-    counts = due(policy, away["looked"], now)[1]
+    counts = due(policy, state.looked_until(away), now)[1]
     silent = now >= np.minimum(away["last"] + clock.silent_after, clock.latest)
     result += [Piece(some, None) for some in _split(away["number"][counts > 0], counts[counts > 0])]
     state.away.take(away["number"][silent & (counts == 0)])
@@ -253,7 +254,7 @@ def look(state: EngineState, policy: AlarmPolicy, piece: Piece, wall: float) -> 
         slots = piece.slots[state.number[piece.slots] == piece.numbers]
         streams = state.followed(slots)
     now = clock.now(streams["last"], streams["received"], streams["origin"], wall)
-    first, count = due(policy, streams["looked"], now)
+    first, count = due(policy, state.looked_until(streams), now)
     if slots is None:
         here, states = _away_states(state, streams["number"][count > 0])
         some = np.flatnonzero(np.isin(streams["number"], here))

@@ -101,7 +101,8 @@ export function riskChart(svg, { from, to, curve, tail, band, output, threshold,
     if (alarm.time < from || alarm.time > to) continue;
     const shown = words.other ? [...solid, ...tail].findLast(([t]) => t <= alarm.time + 1e-9) : null;
     const at = x(alarm.time), tip = y(shown ? shown[1] : words.reached(alarm)) - 8;
-    draw("path", { class: alarm.acknowledged == null ? "mark" : "mark acked", d: `M${at} ${tip}l-5 -9h10z` }, svg);
+    const mark = draw("path", { class: alarm.acknowledged == null ? "mark" : "mark acked", d: `M${at} ${tip}l-5 -9h10z` }, svg);
+    draw("title", {}, mark, `${words.value(words.reached(alarm))} at ${words.at(alarm.time)}${words.rose(alarm)}`);
   }
   draw("line", { class: "now-line", x1: x(now), x2: x(now), y1: top, y2: bottom }, svg);
   draw("circle", { class: "now-dot", cx: x(now), cy: y(risk), r: 4.5 }, svg).dataset.risk = risk;

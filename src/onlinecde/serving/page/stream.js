@@ -42,7 +42,7 @@ export class StreamView {
         this.heading = make("h1", { tabindex: "-1" }, name), this.facts, this.bigBox),
       this.banners,
       make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, words.risk), this.readout, this.spans),
-        make("div", { class: "strip" }, this.legend(), this.svg), this.strips, this.table),
+        make("div", { class: "strip" }, this.legend(), this.svg), this.strips, words.policy ? make("p", { class: "note policy" }, words.policy) : null, this.table),
       make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, `What moved the ${words.risk.toLowerCase()}`),
         make("span", { class: "note" }, words.logOdds ? "newest first; in log-odds, the parts add up exactly" : "newest first; the parts add up exactly")), this.moves));
     this.svgs = [this.svg];
@@ -133,10 +133,10 @@ export class StreamView {
       const button = make("button", { class: "ack", title: "Acknowledge (a)" }, "Acknowledge");
       button.addEventListener("click", () => this.acknowledge(one));
       return make("div", { class: "banner", role: "alert" }, make("span", {},
-        make("b", {}, "Alarm. "), `${this.words.alarmed} reached ${this.words.value(this.words.reached(one))} at ${this.words.at(one.time)} (alarm at ${this.words.value(one.threshold)}), ${wall(one.raised)}${open.length > 1 ? `; and ${open.length - 1} earlier` : ""}.`), button);
+        make("b", {}, "Alarm. "), `${this.words.alarmed} reached ${this.words.value(this.words.reached(one))} at ${this.words.at(one.time)}${this.words.rose(one)} (alarm at ${this.words.value(one.threshold)}), ${wall(one.raised)}${open.length > 1 ? `; and ${open.length - 1} earlier` : ""}.`), button);
     });
     const seen = alarms.find((one) => one.acknowledged != null);
-    if (seen && !open.length) found.push(make("div", { class: "banner seen" }, `Alarm at ${this.words.at(seen.time)} (${this.words.value(this.words.reached(seen))}) acknowledged by ${seen.by}, ${wall(seen.acknowledged)}.`));
+    if (seen && !open.length) found.push(make("div", { class: "banner seen" }, `Alarm at ${this.words.at(seen.time)}${this.words.rose(seen)} (${this.words.value(this.words.reached(seen))}) acknowledged by ${seen.by}, ${wall(seen.acknowledged)}.`));
     this.banners.replaceChildren(...found);
   }
   drawAll() {

@@ -53,6 +53,12 @@ export class Words {
   followed(told, prefix = "") {
     return this.probability ? told[`${prefix}probabilities`].map((one) => one[this.about.watched_output]) : told[`${prefix}predicted`][this.watched];
   }
+  // Where an alarm rose, if not at a row.
+  rose(alarm) { return alarm.rose === "between rows" ? ", between rows" : ""; }
+  get policy() {
+    const words = this.about.alarm_policy?.words ?? "";
+    return words && `${words[0].toUpperCase()}${words.slice(1)}.`;
+  }
   reached(alarm) { return this.probability ? alarm.probability : alarm.value; }
   value(p) {
     if (p == null) return "";
