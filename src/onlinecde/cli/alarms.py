@@ -38,11 +38,8 @@ def alarms(
         str | None, typer.Option(help="The output watched, by name or position, where several.")
     ] = None,
     horizon: Annotated[
-        float | None,
-        typer.Option(
-            help="Of time to an event: how far ahead the risk looks that is watched, in the task's unit; default: "
-            "as the first answer."
-        ),
+        str | None,
+        typer.Option(help="Of time to an event: how far ahead the risk watched looks, as 12h."),
     ] = None,
     confidence: Annotated[
         float,
@@ -72,7 +69,7 @@ def alarms(
     from onlinecde.artifacts import load
     from onlinecde.data.queries import duration
     from onlinecde.evaluation.alarm_budget import choose_policies, halves, usual_every
-    from onlinecde.evaluation.alarms import look, score_alarms
+    from onlinecde.evaluation.alarms import check_alarms, look, score_alarms, within
     from onlinecde.evaluation.bootstrap import Cohort
     from onlinecde.evaluation.evaluating import check_fit
     from onlinecde.files import check_file
@@ -90,24 +87,19 @@ def alarms(
     own = JudgedOptions(data_dir=judged.data_dir).load(home) if judged.elsewhere else task
     if judged.split == "validation" and not judged.elsewhere:
         raise ValueError("the policy is chosen on validation: judge it on another split.")
-    model, ahead = load(home).to(device_for(device)), None
-    if own.horizon is not None:
-        ahead = model.readout.bins.check_horizon(horizon)  # pyright: ignore[reportOptionalMemberAccess]
-        same = own is task
-        model, task = model.within(ahead), task.within(ahead)
-        own = task if same else own.within(ahead)
-    elif horizon is not None:
-        raise ValueError(
-            f"--horizon is for models of time to an event, and this one is {own.kind}."
-        )
+    model = load(home).to(device_for(device))
     for each in {id(one): one for one in (own, task)}.values():
         check_fit(model, each)
     watched = _output(output, own)
     spans: dict[str, Any] = {
         name: None if text is None else duration(text, own.time_unit)
-        for name, text in (("every", every), ("quiet", quiet))
+        for name, text in (("every", every), ("quiet", quiet), ("horizon", horizon))
     }
-    grid = AlarmPolicy(0.5, every=spans["every"] or usual_every(own), output=watched)
+    risk, binary = within(model, own, spans["horizon"])
+    check_alarms(binary)
+    every_look = spans["every"] or usual_every(binary)
+    grid = AlarmPolicy(0.5, every=every_look, output=watched)
+    task = within(model, task, spans["horizon"])[1]
     task = halves(task, seed) if local else task
     chosen = choose_policies(
         model,
@@ -115,25 +107,26 @@ def alarms(
         budget,
         every=grid.every,
         output=watched,
+        horizon=spans["horizon"],
         quiet=spans["quiet"],
         confidence=confidence,
-        validation=look(model, task, "validation", grid) if local else None,
+        validation=look(risk, task, "validation", grid) if local else None,
         seed=seed,
     )
-    looks = look(model, task, judged.split, grid)
+    looks = look(risk, task, judged.split, grid)
     cohort = Cohort(looks.owners, looks.subjects, bootstrap if looks.subjects > 1 else 0, seed)
     scores = [score_alarms(looks, one.policy, cohort) for one in chosen]
-    _show(chosen, scores, own, judged.split if task is own else f"{task.name}, {judged.split}")
+    _show(chosen, scores, own, f"{task.name}, {judged.split}" if judged.elsewhere else judged.split)
     if json is not None:
         words = command_words(alarms, given, without=("data_dir", "json", "device", "write"))
         typer.echo(f"wrote {_write_json(json, chosen, scores, words, str(model.device))}")
     if write:
-        _write(home, chosen[0], scores[0], task, ahead)
+        _write(home, chosen[0], scores[0], task)
 
 
 def _output(given: str | None, task: Task) -> int:
     """The position of the output that is watched."""
-    if task.outputs == 1 and given is None:
+    if given is None and (task.outputs == 1 or task.kind == "time-to-event"):
         return 0
     names = [*task.classes] if task.outputs > 1 else [*task.classes[1:]]
     if given is None:
@@ -172,12 +165,12 @@ def _show(chosen: list[Chosen], scores: list[AlarmScore], task: Task, unseen: st
     console.print(chosen[-1].policy.chosen["guarantee"], highlight=False)
 
 
-def _write(home: Path, one: Chosen, score: AlarmScore, task: Task, horizon: float | None) -> None:
+def _write(home: Path, one: Chosen, score: AlarmScore, task: Task) -> None:
     from onlinecde.artifacts import read_manifest, save_alarm_policy
     from onlinecde.training.journal import keep_policies
 
     reasons = {**one.policy.chosen, "task": task.name, "judged": score.as_json()}
-    policy = replace(one.policy, chosen=reasons, horizon=horizon)
+    policy = replace(one.policy, chosen=reasons)
     before = read_manifest(home).alarm_policy
     save_alarm_policy(home, policy)
     history = keep_policies(home, before, read_manifest(home).alarm_policy)

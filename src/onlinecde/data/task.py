@@ -203,15 +203,29 @@ class Task:
         return ListedLabels(last, times, self.labels)
 
     @property
+    def asked_when(self) -> str:
+        """When it has its labels, in words."""
+        if self.per == "time":
+            return f"asked {self.settings.get('asked', 'at given times')}"
+        return "a label at every row" if self.per == "row" else "one label a stream"
+
+    @property
     def clock(self) -> Queries | None:
-        """The grid on which it is judged by the clock; None where labels are not known between the times they have.
+        """The grid on which it is judged by the clock; None where labels are not known between rows, or rows are it.
 
         A label that never changes in time, as that of how a stay ends, is no reason to ask again and again.
         """
-        truth = self.truth
+        truth, series = self.truth, self.series
         if truth is None or self.per == "time" or not truth.continuous:
             return None
-        return None if isinstance(truth, EndLabels) else clock_grid(self.series, truth.until)
+        if isinstance(truth, EndLabels):
+            return None
+        grid = clock_grid(series, truth.until)
+        times = grid.times(series, truth.until)
+        row = torch.searchsorted(series.times, times.contiguous(), right=True) - 1
+        since = times - series.times.gather(1, row.clamp(min=0))
+        # Rows that come with the clock are all that there is to ask about.
+        return grid if bool((since > 0).sum() > 0.05 * (~times.isnan()).sum()) else None
 
     def asked(self, queries: Queries | str | Tensor, *, seed: int = 0) -> Task:
         """The task with its labels at other times: a grid, random times, or (stream, query) of one's own.
@@ -224,10 +238,11 @@ class Task:
         >>> task.per, task.labels.shape == task.queries.shape
         ('time', True)
         """
-        truth = self.label_truth
+        truth, words = self.label_truth, "at given times"
         if isinstance(queries, str):
             queries = Queries.parse(queries, self.time_unit)
         if isinstance(queries, Queries):
+            words = queries.in_words(self.time_unit)
             generator = torch.Generator().manual_seed(seed)
             queries = queries.times(self.series, truth.until, generator)
         times = _checked_queries(queries, self.series, "time")
@@ -240,6 +255,7 @@ class Task:
             )
         return replace(
             asked,
+            settings={**self.settings, "asked": words},
             utility=self.utility and self.utility.at(times, asked.labelled),
             known_risk=self.known_risk and self.known_risk.at(times),
         )
