@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from onlinecde.controls import Encoding, Measurability, recommend
     from onlinecde.evaluation import evaluate
     from onlinecde.models import GRU, GRUD, ODERNN, GRUdt, GRUdtIntensity, NeuralCDE
+    from onlinecde.scoring import predict
     from onlinecde.series import Schema, SchemaWarning, SeriesBatch, SeriesError
     from onlinecde.solvers import MLPField, Solver, SolverError, VectorField, solve
     from onlinecde.training import fit
@@ -41,6 +42,7 @@ _HOMES = {
     "evaluate": "evaluation",
     "fit": "training",
     "load": "artifacts",
+    "predict": "scoring",
     "recommend": "controls",
     "save": "artifacts",
     "solve": "solvers",
@@ -85,6 +87,7 @@ __all__ = [
     "evaluation",
     "fit",
     "load",
+    "predict",
     "recommend",
     "save",
     "scale",

@@ -76,6 +76,9 @@ def test_tables_of_ones_own(tables):
     assert (said == labels.bool()).all()
 
 
+OWN = ["--events", "x.csv", "--stream", "s", "--time", "t"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -98,6 +101,26 @@ def test_tables_of_ones_own(tables):
         (
             ["--events", "none.csv", "--stream", "s", "--time", "t", "--label", "y"],
             "none.csv",
+        ),
+        (
+            ["--task", "simulated-ward", "--horizon", "6h"],
+            "--horizon is for tables of your own (--events): a prepared task has its labels",
+        ),
+        (
+            [*OWN, "--label", "y", "--horizon", "6h"],
+            "--horizon is for labels per event, and these are per stream",
+        ),
+        ([*OWN, "--label", "y", "--event-time", "y"], "--label is for labels per stream or row"),
+        ([*OWN, "--label-per", "event"], "--event-time is missing: labels per event need"),
+        ([*OWN, "--label", "y", "--label-per", "time"], "--label-times is missing"),
+        (
+            [*OWN, "--label", "y", "--label-per", "row", "--label-times", "at"],
+            "--label-times is for labels per time, and these are per row",
+        ),
+        ([*OWN, "--label", "y", "--label-stands", "1h"], "--label-stands is for labels per row or"),
+        (
+            [*OWN, "--label", "y", "--label-per", "day"],
+            "--label-per is 'day': choose one of stream, row, time",
         ),
     ],
 )
@@ -187,3 +210,30 @@ def test_a_label_column_that_is_not_there_is_named(tables, capsys):
     assert "survived" in told
     assert "outcome.csv" in told
     assert not (tables / "run").exists()
+
+
+def test_one_declaration_of_an_event_serves_fit_and_evaluate(tables):
+    random = np.random.default_rng(1)
+    ends = [
+        {"stay": s, "sepsis": 2.0 + random.random() if s % 2 else None, "left": 4.0}
+        for s in range(40)
+    ]
+    pl.DataFrame(ends).write_csv(tables / "ends.csv")
+    result = run(
+        "--events", tables / "vitals.parquet", "--labels", tables / "ends.csv", "--stream", "stay",
+        "--time", "hours", "--channel", "name", "--value", "value", "--event-time", "sepsis",
+        "--followed-until", "left", "--horizon", "90min", "--model", "gru", "--hidden", 4,
+        "--epochs", 2, "--out", tables / "run",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "event within 1.5 hours, which 20 of 40 streams have" in result.output
+    manifest = json.loads((tables / "run/model/manifest.json").read_text())
+    task = load_task(manifest["extra"]["task"])
+    assert task.truth.horizon == 1.5
+    judged = CliRunner().invoke(app, ["evaluate", str(tables / "run"), "--bootstrap", "0"])
+    assert judged.exit_code == 0, judged.output
+    # Another event is another task: streams trained on may be tested now.
+    pl.DataFrame(ends).with_columns(left=pl.lit(4.5)).write_csv(tables / "ends.csv")
+    changed = CliRunner().invoke(app, ["evaluate", str(tables / "run"), "--bootstrap", "0"])
+    assert changed.exit_code != 0
+    assert "is not what the model was fitted on" in str(changed.exception)

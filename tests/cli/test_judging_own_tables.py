@@ -79,12 +79,12 @@ def test_files_that_moved_are_found_by_their_options(own, capsys, tmp_path):
         shutil.move(own / name, tmp_path / name)
     code, text, _ = judge(capsys, own)
     assert code == 2
-    assert "vitals.csv is gone" in text
+    assert "vitals.csv not found" in text
     assert "--events FILE" in text
     moved = ("--events", tmp_path / "vitals.csv", "--labels", tmp_path / "stays.csv")
     code, text, _ = judge(capsys, own, *moved)
     assert code == 2
-    assert "stays.csv is gone" in text
+    assert "stays.csv not found" in text
     assert "--static FILE" in text
     code, text, file = judge(capsys, own, *moved, "--static", tmp_path / "stays.csv")
     assert code == 0, text

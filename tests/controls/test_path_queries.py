@@ -68,15 +68,16 @@ def test_pieces_are_the_path(scheme, batch, counts):
 @given(batch=batches(), counts=st.booleans())
 def test_legs_are_the_pieces(batch, counts):
     path = build("rectilinear", batch, counts)
+    value_legs, seen = path.rows[:, :, 1:].diff(dim=1), batch.observed[:, 1:]
+    moved = torch.cat([seen, seen], 2) if counts else seen
     for row in range(batch.times.shape[1] - 1):
         same_bits(path.time_legs[:, row], path.piece(2 * row).coefficients[:, 1, 0])
-        same_bits(path.value_legs[:, row], path.piece(2 * row + 1).coefficients[:, 1])
+        same_bits(value_legs[:, row], path.piece(2 * row + 1).coefficients[:, 1])
     # Only what was observed moves, and a count moves whenever its channel was observed.
-    assert (path.value_legs[~path.moved] == 0).all()
-    seen = batch.observed[:, 1:]
-    assert torch.equal(path.moved, torch.cat([seen, seen], 2) if counts else seen)
+    assert (value_legs[~moved] == 0).all()
+    assert torch.equal(path.observed, batch.observed)
     if counts:
-        assert torch.equal(path.value_legs[:, :, batch.values.shape[2] :] == 1, seen)
+        assert torch.equal(value_legs[:, :, batch.values.shape[2] :] == 1, seen)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

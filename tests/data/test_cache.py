@@ -1,7 +1,7 @@
 """Prepared data: stored whole or not at all, and never used for what it was not made of."""
 
 import os
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 
 import numpy as np
 import pytest
@@ -33,13 +33,20 @@ def assert_same(first: Task, second: Task) -> None:
         "label_lead",
     ):
         assert getattr(first, what) == getattr(second, what)
-    for what in ("utility", "known_risk"):
-        ours, theirs = getattr(first, what), getattr(second, what)
-        assert (ours is None) == (theirs is None)
-        for name, table in vars(ours).items() if ours is not None else ():
-            np.testing.assert_array_equal(table, getattr(theirs, name))
+    for what in ("utility", "known_risk", "truth", "queries"):
+        assert_same_part(getattr(first, what), getattr(second, what))
     assert list(first.splits) == list(second.splits)
     assert all(torch.equal(first.splits[n], second.splits[n]) for n in first.splits)
+
+
+def assert_same_part(ours, theirs) -> None:
+    assert type(ours) is type(theirs)
+    if is_dataclass(ours):
+        for name, table in vars(ours).items():
+            assert_same_part(table, getattr(theirs, name))
+    else:
+        np.testing.assert_array_equal(ours, theirs)
+        assert getattr(ours, "dtype", None) == getattr(theirs, "dtype", None)
 
 
 def test_a_task_comes_back_bit_for_bit(tmp_path):
@@ -56,7 +63,8 @@ def test_a_task_comes_back_bit_for_bit(tmp_path):
         flow=[("stays", 9)],
         notes=["a"],
     )
-    for number, task in enumerate((rows, classes)):
+    clock = rows.asked("every=2h")
+    for number, task in enumerate((rows, classes, clock)):
         save_task(task, tmp_path / f"{number}.npz")
         assert_same(load_task(tmp_path / f"{number}.npz"), task)
 

@@ -1,12 +1,14 @@
 """Every loader, on made files in every packing, and on the real ones where they are."""
 
+import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from onlinecde.data import DATA_SETS, DataError, load, registry
+from onlinecde.data import DATA_SETS, DataError, fold_task, load, registry
 from onlinecde.data.ragged import pad_rows
 from onlinecde.data.sets import (
     beijing,
@@ -77,6 +79,68 @@ def test_sepsis_rows_carry_hours_labels_and_static_features(packed):
     assert "Age" in task.series.features
 
 
+def test_a_thinned_set_keeps_splits_and_what_is_true_of_every_hour(packed):
+    path = [packed("physionet-2019", "zip")]
+    whole, thin = physionet_2019.load(path), physionet_2019.load(path, thin=0.25)
+    assert thin.settings["thin"] == 0.25
+    assert thin.series.streams == whole.series.streams
+    assert torch.equal(thin.series.times[:, 0], whole.series.times[:, 0])
+    assert int(thin.series.rows.sum()) < 0.5 * int(whole.series.rows.sum())
+    assert thin.series.features == whole.series.features
+    for name, at in whole.splits.items():
+        assert torch.equal(thin.splits[name], at)
+    for number, some in ((1, thin), (2, fold_task(thin, 2, 3))):
+        other = whole if number == 1 else fold_task(whole, 2, 3)
+        assert torch.equal(some.splits["test"], other.splits["test"])
+    hours, all_hours = thin.asked("every=1h"), whole.asked("every=1h")
+    assert torch.equal(hours.labels.nan_to_num(9), whole.labels.nan_to_num(9))
+    assert torch.equal(hours.queries.nan_to_num(9), all_hours.queries.nan_to_num(9))
+    np.testing.assert_array_equal(hours.utility.alarm, whole.utility.alarm)
+    np.testing.assert_array_equal(hours.utility.silence, whole.utility.silence)
+    for stream in range(len(thin.series)):
+        rows = int(thin.series.rows[stream])
+        place = (
+            (thin.series.times[stream, :rows, None] == whole.series.times[stream]).int().argmax(1)
+        )
+        assert torch.equal(thin.labels[stream, :rows], whole.labels[stream, place])
+        np.testing.assert_array_equal(
+            thin.utility.alarm[stream, :rows], whole.utility.alarm[stream, place]
+        )
+    again = physionet_2019.load(path, thin=0.25)
+    other = physionet_2019.load(path, thin=0.25, thin_seed=1)
+    assert torch.equal(again.series.rows, thin.series.rows)
+    assert not torch.equal(other.series.rows, thin.series.rows)
+    for share in (0.0, -0.1, 1.5):
+        with pytest.raises(DataError, match="thin is"):
+            physionet_2019.load(path, thin=share)
+
+
+def test_some_patients_keep_the_utility_of_every_hour(packed):
+    task = physionet_2019.load([packed("physionet-2019", "zip")], thin=0.5)
+    chosen = torch.tensor([5, 1])
+    some, clock = task.select(chosen, {"test": torch.arange(2)}), task.asked("every=1h")
+    np.testing.assert_array_equal(
+        some.utility.alarm, task.utility.alarm[[5, 1], : some.labels.shape[1]]
+    )
+    asked = some.asked("every=1h")
+    np.testing.assert_array_equal(
+        asked.utility.silence, clock.utility.silence[[5, 1], : asked.labels.shape[1]]
+    )
+    assert not clock.utility.alarm[~clock.labelled.numpy()].any()
+
+
+def test_between_hours_a_label_stands_and_an_alarm_is_worth_what_lies_between(packed):
+    task = physionet_2019.load([packed("physionet-2019", "zip")])
+    half = task.asked("every=30min")
+    assert torch.equal(half.labels[:, ::2].nan_to_num(9), task.labels.nan_to_num(9))
+    known = half.labelled[:, 1::2]
+    assert torch.equal(half.labels[:, 1::2][known], half.labels[:, :-1:2][known])
+    septic = (task.labels == 1).any(1).numpy()
+    alarm = half.utility.alarm[~septic]
+    assert set(np.unique(alarm)) == {-0.05, 0.0}
+    assert (alarm == 0).sum() == (~half.labelled[~septic]).sum()
+
+
 def test_mortality_keeps_irregular_times_the_later_of_two_values_and_empty_patients(packed):
     task = physionet_2012.load([packed("physionet-2012", "zip")])
     batch = task.series
@@ -101,6 +165,28 @@ def test_mortality_is_found_as_fetched_tar_and_outcomes_side_by_side(made_files,
     packed("physionet-2012", "tar.gz", records).rename(home / "set-a.tar.gz")
     task = load("physionet-2012", data_dir=tmp_path / "data", cached=False)
     assert len(task.series) == len(records)
+
+
+def test_mortality_has_the_splits_of_published_comparisons(made_files, packed, tmp_path):
+    home = tmp_path / "data" / "physionet-2012"
+    home.mkdir(parents=True)
+    packed("physionet-2012", "zip").rename(home / "set-a.zip")
+    ids = sorted(int(Path(name).stem) for name in made_files["physionet-2012"] if "set-a" in name)
+    parts = {"train": ids[8:1:-1], "validation": ids[:2], "test": ids[9:-1]}
+    splits = {"splits": {"1": parts, "2": {**parts, "test": [*ids[9:-1], 7]}}}
+    (home / physionet_2012.FIELD_SPLITS).write_text(json.dumps(splits))
+    task = load(
+        "physionet-2012", data_dir=tmp_path / "data", cached=False, splits="field-1", sets="A"
+    )
+    streams = {name: [task.series.streams[i] for i in at] for name, at in task.splits.items()}
+    assert streams == {name: sorted(known) for name, known in parts.items()}
+    assert task.flow == (("patients", 13), ("in the field's splits", 12))
+    for name, message in {
+        "field-2": r"divides 13 patients, of whom 1 are not .*patient 7.*give sets='abc'",
+        "field-3": "choose seeded, field-1, field-2",
+    }.items():
+        with pytest.raises(DataError, match=message):
+            load("physionet-2012", data_dir=tmp_path / "data", cached=False, splits=name)
 
 
 def test_streams_without_rows_are_refused():
@@ -226,6 +312,15 @@ def test_real_physionet_2012_set_a(real_data):
     assert len(task.series) == 4000
     assert int(task.labels.sum()) == 554
     assert len(task.series.channels) == 37
+
+
+def test_real_physionet_2012_has_the_fields_five_splits(real_data):
+    files = [real_data(f"physionet2012_set-{part}.zip") for part in "abc"]
+    files.append(real_data(physionet_2012.FIELD_SPLITS))
+    task = physionet_2012.load(files, sets="abc", splits="field-5")
+    sizes = {name: len(at) for name, at in task.splits.items()}
+    assert sizes == {"train": 9590, "validation": 1199, "test": 1199}
+    assert int(task.labels.sum()) == 1707
 
 
 def test_names_are_found_however_they_are_written():

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onlinecde.data import DataError, Task, split_streams, with_static
+from onlinecde.data import DataError, Task, simulate_ward, split_streams, with_static
 from onlinecde.series import SeriesBatch
 
 
@@ -134,3 +134,53 @@ def test_static_gaps_are_filled_from_the_training_split_only_and_marked():
     assert task.series.static[:, 0].tolist() == [40, 50, 60, 1000, 50]
     assert task.series.static[:, 1].tolist() == [0, 1, 0, 0, 1]
     assert task.series.static[2, 2:].tolist() == [0, 0]
+
+
+def test_some_streams_of_a_task_keep_their_labels_queries_truth_and_risk():
+    task = simulate_ward(40, seed=1, hours=12).task
+    for whole in (task, task.asked("every=1h")):
+        chosen = torch.tensor([30, 2, 17])
+        some = whole.select(chosen, {"test": torch.arange(3)})
+        assert some.series.streams == (30, 2, 17)
+        assert some.subjects == tuple(whole.subjects[i] for i in (30, 2, 17))
+        width = some.labels.shape[1]
+        same = {"rtol": 0, "atol": 0, "equal_nan": True}
+        torch.testing.assert_close(some.labels, whole.labels[chosen, :width], **same)
+        torch.testing.assert_close(
+            some.known_risk.risk, whole.known_risk.risk[chosen, :width], **same
+        )
+        times = torch.rand(3, 5, dtype=torch.float64) * 12
+        everyone = torch.zeros(40, 5, dtype=torch.float64)
+        everyone[chosen] = times
+        torch.testing.assert_close(some.truth.at(times), whole.truth.at(everyone)[chosen], **same)
+        torch.testing.assert_close(
+            some.asked("every=2h").known_risk.risk,
+            whole.asked("every=2h").known_risk.risk[chosen][
+                :, : some.asked("every=2h").labels.shape[1]
+            ],
+            **same,
+        )
+
+
+def test_with_its_first_rows_alone_a_task_is_asked_no_further():
+    task = simulate_ward(40, seed=1).task
+    short = task.first_rows(5)
+    last = short.series.times[:, -1:]
+    assert short.labels.shape == (40, 5)
+    assert bool((short.truth.until <= last[:, 0]).all())
+    known = short.asked("every=1h")
+    assert bool((known.queries <= last)[~known.queries.isnan()].all())
+    # What is known of the event is not cut: a patient is followed beyond the last row.
+    at = torch.minimum(task.truth.until[:, None], last)
+    assert torch.equal(short.truth.at(at), task.truth.at(at))
+    cut = task.asked("every=1h").first_rows(5)
+    assert torch.equal(
+        cut.labels.nan_to_num(9), known.labels.nan_to_num(9)[:, : cut.labels.shape[1]]
+    )
+    assert task.first_rows(10_000) is task
+
+
+def test_a_task_says_what_is_known_of_it_when():
+    task = simulate_ward(40, seed=1).task
+    assert "known     event within 12 hours, which " in task.describe()
+    assert "one label per query time" in task.asked("every=6h").describe()

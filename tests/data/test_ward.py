@@ -67,7 +67,7 @@ def test_the_online_risk_is_exact_where_it_can_be_worked_out_by_hand():
 
     values = np.full((1, 1, len(model.CHANNELS)), np.nan)
     values[0, 0, 0] = 101.0
-    found = online_risk(values, np.array([2]), np.array([1]), ahead=8)
+    found = online_risk(values, np.array([2]), np.array([1]), ahead=8).after
     weights = []
     for state in range(model.EVENT):
         weight = model.start()[2, state]
@@ -81,6 +81,96 @@ def test_the_online_risk_is_exact_where_it_can_be_worked_out_by_hand():
     posterior = np.array(weights) / np.sum(weights)
     expected = posterior @ model.event_probability(8)[2, : model.EVENT]
     assert found[0, 0] == pytest.approx(expected, rel=1e-10)
+
+
+def test_between_rows_the_risk_is_exact_where_all_paths_of_the_chain_can_be_counted(ward):
+    """Every path of hidden states up to t, and the chance of what was seen along it."""
+    task, queries = ward.task, torch.tensor([0.0, 0.1, 0.25, 0.3, 0.42, 0.5, 0.51, 0.6, 0.74])
+    for stream in range(12):
+        series = task.series[stream]
+        band = int(model.age_band(series.static[:, 0].numpy())[0])
+        hours = [float(t) for t in queries if t < task.truth.until[stream]]
+        asked = torch.tensor([hours], dtype=torch.float64)
+        curve = task.known_risk.select(torch.tensor([stream])).at(asked)
+        for number, hour in enumerate(hours):
+            expected = risk_by_enumeration(series, band, hour, ahead=48)
+            assert float(curve.risk[0, number]) == pytest.approx(
+                expected, rel=1e-6
+            )  # of float32 values
+
+
+def risk_by_enumeration(series, band, hour, ahead):
+    """P(event within `ahead` cells | rows up to `hour`, and none besides) by counting paths."""
+    rows = {
+        int(t / model.CELL): x.numpy()
+        for t, x in zip(series.times[0], series.values[0], strict=True)
+        if float(t) <= hour
+    }
+    last = int(hour / model.CELL)
+    share = min(max((hour / model.CELL - last - 0.02) / 0.96, 0.0), 1.0)
+    seen = [
+        [
+            chance_of(rows.get(cell), cell == 0, share if cell == last else 1.0, state)
+            for state in range(24)
+        ]
+        for cell in range(last + 1)
+    ]
+    joint = model.start()[band, :24] * seen[0]  # one axis a cell: every path there is
+    for chances in seen[1:]:
+        joint = joint[..., None] * model.transition()[band, :24, :24] * chances
+    risk = model.event_probability(ahead)[band, :24]
+    return float((joint * risk).sum() / joint.sum())
+
+
+def chance_of(row, first, share, state):
+    """The chance of a cell's row, up to a factor, or of there being none in this share of its time."""
+    chances = []
+    for number, group in enumerate(model.GROUPS):
+        visit = 1.0 if first and number == 0 else model.round_probability()[number, state]
+        chance, some = 1.0, False
+        for channel in group:
+            recorded = model.record_probability()[channel, state]
+            recorded = 1.0 if first and channel == model.ALWAYS_FIRST else recorded
+            if row is None or np.isnan(row[channel]):
+                chance *= 1 - recorded
+                continue
+            some = True
+            mean, deviation = (
+                model.channel_mean()[channel, state],
+                model.channel_deviation()[channel],
+            )
+            chance *= recorded * np.exp(-0.5 * ((row[channel] - mean) / deviation) ** 2)
+        chances.append(visit * chance if some else 1 - visit + visit * chance)
+    return np.prod(chances) if row is not None else 1 - share * (1 - np.prod(chances))
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.1, 0.2])
+def test_the_risk_at_any_hour_is_true_overall_and_at_every_height(shift, ward):
+    hours = (torch.arange(0.0, 48.0) + shift)[None].expand(len(ward.task.series), -1)
+    label = ward.task.truth.at(hours)
+    risk = ward.task.known_risk.at(hours).risk
+    assert torch.equal(label.isnan(), risk.isnan())
+    for low, high in ((0.0, 1.0), (0.0, 0.05), (0.05, 0.2), (0.2, 0.5), (0.5, 1.0)):
+        chosen = (risk >= low) & (risk <= high)
+        error = torch.where(chosen, label - risk, 0.0).sum(1).double()
+        assert abs(float(error.mean() / (error.std() / len(error) ** 0.5))) < 4
+
+
+def test_at_rows_the_truth_says_what_the_labels_say_and_the_risk_what_it_is_after_the_row(ward):
+    task, real = ward.task, ward.task.series.real
+    times = task.series.times.masked_fill(~real, torch.nan)
+    assert torch.equal(task.truth.at(times)[real], task.labels[real])
+    assert torch.equal(task.known_risk.at(times).risk[real], ward.online_risk[real])
+
+
+def test_asked_by_the_clock_every_patient_has_labels_and_risks_until_the_end_of_the_stay(ward):
+    asked = ward.task.asked("every=1h")
+    until = ward.task.truth.until
+    assert bool((until <= ward.event_hours).all())
+    assert torch.equal((~asked.queries.isnan()).sum(1), until.floor().long() + 1)
+    eventful = asked.queries == ward.event_hours[:, None]
+    assert torch.equal(asked.labelled, ~asked.queries.isnan() & ~eventful)
+    assert torch.equal(asked.known_risk.risk.isnan(), asked.labels.isnan())
 
 
 def test_sicker_patients_are_measured_more_often(ward):

@@ -18,7 +18,7 @@ from onlinecde.evaluation.bootstrap import Cohort
 from onlinecde.evaluation.evaluating import check_fit, evaluate
 from onlinecde.evaluation.event_time import before_event, event_times, first_alarms
 from onlinecde.evaluation.following import follow
-from onlinecde.evaluation.metrics import MetricError
+from onlinecde.evaluation.metrics import METRICS, Metric, MetricError
 from onlinecde.evaluation.predictions import as_probabilities, predict_task
 from onlinecde.evaluation.report import report
 from onlinecde.evaluation.results import compare, mean_metrics
@@ -73,6 +73,24 @@ def made_task(kind, **more):
     }[kind]
     classes = ("a", "b", "c") if kind == "multiclass" else ()
     return Task.build(f"made {kind}", series, labels, kind=kind, classes=classes, **more)
+
+
+def test_a_metric_is_one_row_of_its_table(ward, monkeypatch):
+    """Its value, its interval, the report, training by it: all from one definition."""
+    definition = Metric(
+        "misses", "Misses at one half", "min", ("binary",), METRICS["accuracy"].define
+    )
+    monkeypatch.setitem(METRICS, "misses", definition)
+    task = replace(ward.task, metric="misses")
+    evaluation = evaluate(small(task), task, bootstrap=20)
+    estimate = evaluation.metrics["misses"]
+    assert (evaluation.metric, estimate) == ("misses", evaluation.metrics["accuracy"])
+    assert estimate.low < estimate.high
+    assert "Misses at one half" in report(evaluation)
+    done = oc.fit(
+        task, "gru", epochs=2, model_settings={"hidden": 4}, device="cpu", monitor="metric"
+    )
+    assert done.best["validation_misses"] == min(one["validation_misses"] for one in done.history)
 
 
 def test_metrics_along_time_pool_all_rows_of_the_split(ward, found):

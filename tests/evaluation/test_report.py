@@ -87,7 +87,9 @@ def ward_page():
 
 def test_the_page_needs_nothing_but_itself(ward_page):
     page = Page(ward_page[1])
-    assert page.elements.count("svg") == 9  # ROC, PR, calibration, hours, training, four streams
+    assert (
+        page.elements.count("svg") == 10
+    )  # ROC, PR, calibration, hours, alarms, training, four streams
     assert "script" not in page.elements
     assert all(load.startswith("#") for load in page.loads)
     assert not re.search(r"url\((?!#)|@import", ward_page[1])

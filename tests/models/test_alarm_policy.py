@@ -28,9 +28,10 @@ def slow_alarms(policy, watched, times):
 @st.composite
 def policies(draw):
     threshold = draw(st.sampled_from([0.3, 0.5, 0.8]))
-    rearm = draw(st.sampled_from([None, 0.1, 0.25, threshold]))
+    rearm = draw(st.sampled_from([None, 0.1, 0.25, threshold, 1.0]))
     quiet, every = draw(st.sampled_from([0, 1, 3])), draw(st.sampled_from([None, 1, 2]))
-    return AlarmPolicy(threshold, min(threshold, rearm or threshold), quiet, every)
+    highest = 1.0 if quiet else threshold
+    return AlarmPolicy(threshold, min(highest, rearm or threshold), quiet, every)
 
 
 @settings(max_examples=200, deadline=None)
@@ -94,6 +95,27 @@ def test_a_quiet_time_of_some_looks_ends_at_a_look(every):
     watched[1::3] = 0.1
     alarms = policy.alarm_times(watched[None], times[None], np.ones((1, 4000), bool))
     assert np.diff(np.flatnonzero(alarms[0])).tolist() == [3] * 1333
+
+
+def test_re_armed_above_the_threshold_an_alarm_is_repeated_while_the_number_stays():
+    policy = AlarmPolicy(0.5, rearm=1.0, quiet=3.0)
+    watched = [[0.6, 0.6, 0.6, 0.6, 0.6, 0.1, 0.1, 0.6, 0.6]]
+    alarms = policy.alarm_times(watched, [np.arange(9.0)], np.ones((1, 9), bool))
+    assert np.flatnonzero(alarms[0]).tolist() == [0, 3, 7]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.sampled_from([0.1, 0.3, 0.5, 0.7]), min_size=1, max_size=40),
+    st.sampled_from([1.0, 2.0, 5.0]),
+)
+def test_repeated_alarms_are_never_more_at_a_higher_threshold(watched, quiet):
+    times, real = np.arange(float(len(watched)))[None], np.ones((1, len(watched)), bool)
+    counts = [
+        AlarmPolicy(level, 1.0, quiet).alarm_times([watched], times, real).sum()
+        for level in (0.1, 0.3, 0.5, 0.7)
+    ]
+    assert counts == sorted(counts, reverse=True)
 
 
 def test_a_look_before_the_last_alarm_raises_none():
@@ -189,6 +211,11 @@ def test_a_policy_is_copied_and_written_as_it_is():
             AlarmPolicy(0.31, 0.25, 4, 0.25),
             "hours",
             "alarms at 0.31, again after falling below 0.25, at most one in 4 hours; looked at every 15 minutes",
+        ),
+        (
+            AlarmPolicy(0.31, 1, 8, 1),
+            "hours",
+            "alarms at 0.31, again every 8 hours while there; looked at every 1 hour",
         ),
         (AlarmPolicy(38.5, every=1), "days", "alarms at 38.5; looked at every 1 day"),
         (AlarmPolicy(0.5, every=15), "seconds", "alarms at 0.5; looked at every 15 seconds"),

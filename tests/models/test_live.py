@@ -196,6 +196,7 @@ def test_the_state_given_is_left_as_it_was(settings):
         (5.0, [[0.0]], "shape"),
         (1.0, [[7.0, 0.0]], "already has another value"),
         ([5.0, 6.0], [[0.0, 0.0]], "one time for each"),
+        ([[5.0]], [[0.0, 0.0]], "one time for each"),
     ],
 )
 def test_bad_observations_are_refused_on_the_fast_way_too(t, x, told):
@@ -204,6 +205,9 @@ def test_bad_observations_are_refused_on_the_fast_way_too(t, x, told):
         state = model.observe(model.init_state(), 1.0, [[1.0, float("nan")]])
         with pytest.raises(StateError, match=told):
             model.observe(state, t, x)
+        if told == "one time for each":
+            with pytest.raises(StateError, match=told):
+                model.predict(state, t)
 
 
 def test_a_state_that_runs_away_is_an_error_and_names_the_stream():

@@ -1,4 +1,4 @@
-"""`readout_steps`: steps of single numbers stand beside the readout, and every contract holds with them."""
+"""`readout_steps`: single-feature steps are added to the readout, and every contract holds with them."""
 
 import numpy as np
 import pytest

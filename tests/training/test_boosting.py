@@ -130,15 +130,14 @@ def test_fit_lays_the_steps_of_a_model_that_has_room(tmp_path, per):
         judged = read_manifest(tmp_path / "run" / "model").extra["with_steps"]
         assert judged["steps"] == laid
         said = f"with them validation loss {judged['validation_loss']:.4f}, auc {judged['validation_auc']:.4f}"
-        assert f"{laid} steps of single numbers stand beside the readout; {said}" in callback.said
+        assert f"boosting adds {laid} single-feature steps to the readout; {said}" in callback.said
         asked, wanted = task.split("validation")
         found = predict_task(done.model, asked, "row")
         assert judged["validation_auc"] == score("binary", "auc", found, wanted, done.model.readout)
         assert judged["validation_auc"] > done.best["validation_auc"]
         card = (tmp_path / "run" / "model" / "README.md").read_text()
         assert (
-            f"- Then {laid} steps of single numbers were laid beside the readout: validation"
-            in card
+            f"- Then boosting added {laid} single-feature steps to the readout: validation" in card
         )
     assert laid <= 12
     assert done.model.training is False

@@ -1,10 +1,13 @@
 """A task comes again from its source, and a source that cannot be right is refused by name."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
+from onlinecde.data import fold_task, simulate_ward
 from onlinecde.training.settings import FitError
-from onlinecde.training.task_source import load_task, table_source
+from onlinecde.training.task_source import content_of, load_task, table_source
 
 
 @pytest.fixture
@@ -64,3 +67,39 @@ def test_bounds_of_intervals_are_labels_and_never_static_features(folder):
     static = folder / "all.csv"
     task = task_of(folder, "interval", ["start", "end"], "all.csv", static=static)
     assert task.series.features == ("age",)
+
+
+def test_labels_in_time_come_again_from_their_source(folder):
+    times = pl.DataFrame({"bed": [3, 4], "at": [0.5, 1.5], "ill": [1, 0]})
+    times.write_csv(folder / "times.csv")
+    task = task_of(folder, "time", ["ill"], "times.csv", label_times="at", label_stands="15min")
+    assert task.queries[[3, 4], 0].tolist() == [0.5, 1.5]
+    assert task.truth.stands == 0.25
+    spans = pl.DataFrame({"bed": [3], "start": [0.5], "end": [1.5], "state": [0]})
+    spans.write_csv(folder / "spans.csv")
+    task = task_of(folder, "interval", ["start", "end"], "spans.csv", interval_label="state")
+    assert task.labels[3].nan_to_num(-1).tolist() == [-1, 0, -1]
+    ends = pl.DataFrame({"bed": range(10), "death": [1.5] + [None] * 9, "out": [None] + [3.0] * 9})
+    ends.write_csv(folder / "ends.csv")
+    event = {"event_time": "death", "censored": "out", "horizon": "1h"}
+    task = task_of(folder, "event", [], "ends.csv", **event)
+    assert task.labels[0].nan_to_num(-1).tolist() == [0, 1, -1]
+    with pytest.raises(FitError, match=r"label_per is 'day': choose stream, row, time, interval"):
+        task_of(folder, "day", ["ill"])
+
+
+def test_what_is_true_at_other_times_counts_in_the_hash_of_new_tasks_alone():
+    task = simulate_ward(40, seed=0).task
+    # A run of 0.1 knew series, labels and splits.
+    assert content_of(replace(task, truth=None)) == content_of(task)
+    hours = task.asked("every=1h")
+    assert content_of(hours) != content_of(task)
+    assert content_of(hours) == content_of(task.asked("every=1h"))
+    assert content_of(hours) != content_of(task.asked("every=2h"))
+    assert content_of(replace(hours, truth=hours.truth.cut(hours.truth.until - 1))) != content_of(
+        hours
+    )
+    assert content_of(fold_task(hours, 1, 3)) != content_of(fold_task(hours, 2, 3))
+    own = replace(task, known_risk=None)
+    other = replace(own, truth=replace(own.truth, event=own.truth.event + 0.01))
+    assert content_of(own) != content_of(other)

@@ -29,7 +29,7 @@ def batch_leak(
     number = torch.arange(len(batch))
     for edited in (number % 2 == 0, number % 2 == 1):
         changed = _ValuesChanged.of(batch, edited, generator)
-        for edit in (changed, _CutShort.of(batch, edited), _LeftOut.of(edited)):
+        for edit in (changed, _CutShort(edited.nonzero()[:, 0]), _LeftOut.of(edited)):
             leak = _shown(ask, batch, before, edited, edit, allowed)
             if leak is not None:
                 return leak
@@ -129,10 +129,6 @@ class _CutShort:
 
     streams: Tensor
     """(part,)"""
-
-    @classmethod
-    def of(cls, batch: SeriesBatch, edited: Tensor) -> _CutShort:
-        return cls(edited.nonzero()[:, 0])
 
     def __len__(self) -> int:
         return len(self.streams)

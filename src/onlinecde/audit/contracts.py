@@ -59,10 +59,16 @@ def check_model(
 ) -> ContractReport:
     """Check the eight contracts of an `OnlineModel` by experiment; `print` the report for a table.
 
-    `batch` is what to try it on, up to 16 streams of up to 64 rows of it; by default, made series
-    that fit the model, with missing values where the model takes them. The model is used in eval
-    mode and left as it was. What it may be worth: contracts are checked on these series and these
-    weights, so give series like those it will meet.
+    They are checked on these series and these weights alone, so give series like those it will meet.
+
+    Args:
+        model: is used in eval mode and left as it was.
+        batch: what to try it on, up to 16 streams of up to 64 rows of it; default: made series that fit the
+            model, with missing values where it takes them.
+        seed: of the experiments.
+
+    Returns:
+        A result for each contract.
 
     >>> from onlinecde.models import GRU
     >>> check_model(GRU(channels=2, hidden=4)).ok

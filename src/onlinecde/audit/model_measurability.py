@@ -63,11 +63,8 @@ def measurability(
 ) -> ModelMeasurability:
     """Find out by experiment what the outputs of any model at time t depend on.
 
-    `model` is any callable from a `SeriesBatch` to outputs at its rows, (stream, row, output). If
-    it also takes `at=`, it is asked at query times too (stream, query, output): at `at`, (query,)
-    or (stream, query), or where the audit likes. Everything after a time t is changed, removed,
-    moved, deleted and added to, for up to `cuts` times t in each of up to `streams` streams of the
-    batch; outputs at or before t must stay. A model
+    Everything after a time t is changed, removed, moved, deleted and added to; outputs at or before t must
+    stay. A model
 
     - whose outputs at rows move is OFFLINE, as is one whose outputs for a stream move with
       another stream of the batch;
@@ -77,9 +74,18 @@ def measurability(
 
     Changes that leave the pattern of rows and values as it was must not move a bit. Others may
     change the shapes of products inside the model and so the order of additions: there, 1e-5 of
-    the largest output (1e-10 in float64) is allowed. A `tolerance`, as a share of the largest
-    output, replaces both. A torch module is asked in eval mode. An experiment can miss a
-    dependence on data unlike these; it cannot make one up.
+    the largest output (1e-10 in float64) is allowed. An experiment can miss a dependence on data
+    unlike these; it cannot make one up.
+
+    Args:
+        model: any callable from a `SeriesBatch` to outputs at its rows, (stream, row, output); one that takes
+            `at=` is asked at query times too, (stream, query, output). A torch module is asked in eval mode.
+        batch: series like those it is for.
+        at: query times, (query,) or (stream, query); default: where the audit likes.
+        tolerance: how far outputs may move, as a share of the largest, in place of both.
+        streams: at most so many of the batch.
+        cuts: at most so many times t in each of them.
+        seed: of the experiments.
 
     Raises:
         ValueError: no stream has two rows; the outputs have another shape; the model gives two

@@ -5,11 +5,13 @@ import sys
 import typer
 
 from onlinecde.cli import data, plot
+from onlinecde.cli.alarms import alarms
 from onlinecde.cli.audit import audit
 from onlinecde.cli.command_line import RayCommand
 from onlinecde.cli.demo import demo
 from onlinecde.cli.evaluate import evaluate
 from onlinecde.cli.fit import fit
+from onlinecde.cli.predict import predict
 from onlinecde.cli.properties import properties
 from onlinecde.cli.replay import replay
 from onlinecde.cli.reproduce import reproduce
@@ -34,6 +36,8 @@ def root() -> None:
 app.command()(demo)
 app.command(cls=RayCommand)(fit)
 app.command()(evaluate)
+app.command()(predict)
+app.command()(alarms)
 app.command(cls=RayCommand)(tune)
 app.command(cls=RayCommand)(reproduce)
 app.command()(audit)

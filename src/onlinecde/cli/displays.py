@@ -7,10 +7,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from onlinecde.evaluation.bootstrap import shown
+from onlinecde.scoring.files import Display
 from onlinecde.training.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -183,6 +191,44 @@ class GridDisplay(_Bar):
             self._progress.update(self._bar, said=text)
         else:
             self.console.print(text, style="dim", highlight=False, soft_wrap=True)
+
+
+class ScoringDisplay(Display):
+    """On a terminal, a bar for each stage of a scoring, with the time left; elsewhere nothing."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        console = console or Console(stderr=True)
+        self.console = console
+        self._progress = Progress(
+            TextColumn("{task.description:8}"),
+            BarColumn(bar_width=24),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._bars: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *ended: Any) -> None:
+        self._progress.stop()
+
+    def stage(self, name: str, share: float) -> None:
+        """A stage has come so far, 0 to 1."""
+        for other, bar in self._bars.items():
+            if other != name:
+                self._progress.update(bar, visible=False)
+        if name not in self._bars:
+            self._bars[name] = self._progress.add_task(name, total=1.0)
+        self._progress.update(self._bars[name], completed=share)
+
+    def note(self, text: str) -> None:
+        self.console.print(text, style="dim", highlight=False, soft_wrap=True)
 
 
 def _duration(seconds: float) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from onlinecde.data import Task
     from onlinecde.training import FitSettings
 
+LABELS_PER = ("stream", "row", "time", "interval", "event")
 TASK, TABLE, MODEL, TRAINING = "A prepared task", "Your own tables", "Model", "Training"
 
 Text = str | None
@@ -66,9 +67,62 @@ class TaskOptions:
             TABLE,
         ),
     ] = None
-    label_per: Annotated[str, option("What a label is for: stream, row or interval.", TABLE)] = (
-        "stream"
-    )
+    label_per: Annotated[
+        Text,
+        option(
+            "What a label is for: stream, row, time, interval or event. Default: time with "
+            "--label-times, event with --event-time, else stream.",
+            TABLE,
+        ),
+    ] = None
+    label_times: Annotated[
+        Text,
+        option("Column of --labels of the time of each label, with a row there or not.", TABLE),
+    ] = None
+    label_stands: Annotated[
+        Text,
+        option(
+            "How long a label per row or time holds, until the next, as 90min. Default: for that "
+            "instant alone.",
+            TABLE,
+        ),
+    ] = None
+    interval_label: Annotated[
+        Text,
+        option(
+            "Column of the label of each interval; outside of them nothing is known then.", TABLE
+        ),
+    ] = None
+    event_time: Annotated[
+        Text,
+        option(
+            "Column of the time of the event, one line a stream, empty where none came: in --labels, "
+            "else in --static or the events.",
+            TABLE,
+        ),
+    ] = None
+    censored: Annotated[
+        Text,
+        option(
+            "Column beside --event-time: until when one would be known of, where none came.", TABLE
+        ),
+    ] = None
+    horizon: Annotated[
+        Text,
+        option(
+            "With --event-time: the label is whether it comes within this, as 12h; without it, when "
+            "it comes (time-to-event).",
+            TABLE,
+        ),
+    ] = None
+    followed_until: Annotated[
+        Text,
+        option(
+            "Column of the time until which a stream is followed: asked about no later. Default: its "
+            "last row or label, its event or censoring.",
+            TABLE,
+        ),
+    ] = None
     static: Annotated[Place, option("Table of static features, one line a stream.", TABLE)] = None
     static_column: Annotated[
         Several,
@@ -88,7 +142,11 @@ class TaskOptions:
         str, option("Two values at one instant: refuse, first, last or mean.", TABLE)
     ] = "refuse"
     kind: Annotated[
-        Text, option("binary, multiclass, multilabel or regression; default: by the labels.", TABLE)
+        Text,
+        option(
+            "binary, multiclass, multilabel, regression or time-to-event; default: by the labels.",
+            TABLE,
+        ),
     ] = None
     metric: Annotated[Text, option("What the task is judged by.", TABLE)] = None
     split_seed: Annotated[int, option("Seed of the train/validation/test split.", TABLE, min=0)] = 0
@@ -103,13 +161,21 @@ class TaskOptions:
                 "give either --task NAME, or --events FILE with --stream, --time and --label."
             )
         if self.task is not None:
+            for name, given in self._of_labels().items():
+                if given:
+                    raise FitError(
+                        f"{name} is for tables of your own (--events): a prepared task has its labels, and settings "
+                        "(`onlinecde data info`, --task-setting)."
+                    )
             return registry_source(self.task, named_values(self.task_setting))
         assert self.events is not None
+        per = self._per()
         needed = (("--stream", self.stream), ("--time", self.time), ("--label", self.label))
         for name, given in needed:
-            if not given:
+            if not given and (name != "--label" or per != "event"):
                 raise FitError(
-                    f"{name} is missing: tables of your own need --stream, --time and --label."
+                    f"{name} is missing: tables of your own need --stream, --time and --label "
+                    "(or --event-time)."
                 )
         if self.channel is not None and self.channel_column:
             raise FitError(
@@ -120,7 +186,14 @@ class TaskOptions:
             self.events,
             labels=self.labels,
             label=list(self.label or []),
-            label_per=self.label_per,
+            label_per=per,
+            label_times=self.label_times,
+            label_stands=self.label_stands,
+            interval_label=self.interval_label,
+            event_time=self.event_time,
+            censored=self.censored,
+            horizon=self.horizon,
+            followed_until=self.followed_until,
             stream=self.stream,
             time=self.time,
             channel=self.channel,
@@ -135,6 +208,45 @@ class TaskOptions:
             metric=self.metric,
             seed=self.split_seed,
         )
+
+    def _of_labels(self) -> dict[str, Text]:
+        """What says more of the labels of own tables."""
+        return {
+            "--label-per": self.label_per,
+            "--label-times": self.label_times,
+            "--label-stands": self.label_stands,
+            "--interval-label": self.interval_label,
+            "--event-time": self.event_time,
+            "--censored": self.censored,
+            "--horizon": self.horizon,
+            "--followed-until": self.followed_until,
+        }
+
+    def _per(self) -> str:
+        """What a label is for; options that belong to another kind of label are refused."""
+        from onlinecde.training import FitError
+
+        implied = "time" if self.label_times else "event" if self.event_time else None
+        per = self.label_per or implied or "stream"
+        if per not in LABELS_PER:
+            raise FitError(f"--label-per is {per!r}: choose one of {', '.join(LABELS_PER)}.")
+        kinds = {
+            "--label-times": ("time",),
+            "--label-stands": ("row", "time"),
+            "--interval-label": ("interval",),
+            **dict.fromkeys(("--event-time", "--censored", "--horizon"), ("event",)),
+            "--label": LABELS_PER[:-1],
+        }
+        for name, given in {**self._of_labels(), "--label": self.label}.items():
+            if given and per not in kinds.get(name, (per,)):
+                raise FitError(
+                    f"{name} is for labels per {' or '.join(kinds[name])}, and these are per {per}: drop it, or say "
+                    "otherwise with --label-per, --label-times or --event-time."
+                )
+        if per in ("time", "event") and implied != per:
+            name = {"time": "--label-times", "event": "--event-time"}[per]
+            raise FitError(f"{name} is missing: labels per {per} need the column of their times.")
+        return per
 
 
 @dataclass(frozen=True)
@@ -294,6 +406,11 @@ class JudgedOptions:
         """Files given in place of a model's own, by the names of their options."""
         given = {"events": self.events, "labels": self.labels, "static": self.static}
         return {name: file for name, file in given.items() if file is not None}
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether what is judged is named, and need not be what the model was fitted on."""
+        return self.task is not None or bool(self.tables)
 
     def load(self, home: Path) -> Task:
         """The task for the model of a folder; what is worth knowing of it is said."""

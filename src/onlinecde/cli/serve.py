@@ -49,6 +49,13 @@ def serve(
         ),
     ] = None,
     output: Annotated[int, typer.Option(min=0, help="The output that is watched.")] = 0,
+    horizon: Annotated[
+        float | None,
+        typer.Option(
+            help="Of time to an event: how far ahead the risk looks that is watched, in units of time; default: as the "
+            "model's policy or first answer."
+        ),
+    ] = None,
     alarms: Annotated[
         bool, typer.Option("--alarms/--no-alarms", help="Raise alarms by the policy.")
     ] = True,
@@ -94,7 +101,7 @@ def serve(
         ),
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="Name the server is asked for by, behind a proxy.")
+        list[str] | None, typer.Option(help="Allowed public host name, behind a proxy; repeatable.")
     ] = None,
     forwarded_by: Annotated[
         str | None,
@@ -166,7 +173,13 @@ def serve(
             idle_seconds=idle_seconds,
         ),
     )
-    given = {"threshold": threshold, "rearm": rearm, "quiet": quiet, "every": every}
+    given = {
+        "threshold": threshold,
+        "rearm": rearm,
+        "quiet": quiet,
+        "every": every,
+        "horizon": horizon,
+    }
     changes = {name: number for name, number in given.items() if number is not None}
     if changes and not alarms:
         raise ServingError(f"--no-alarms and --{min(changes)} were given: give one of them.")

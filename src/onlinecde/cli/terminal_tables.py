@@ -11,8 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from onlinecde.cli.displays import STYLES, as_text
+from onlinecde.evaluation.alarm_budget import Chosen
+from onlinecde.evaluation.alarms import AlarmScore
 from onlinecde.evaluation.bootstrap import Difference, Estimate, shown
-from onlinecde.evaluation.report_tables import metric_columns
+from onlinecde.evaluation.report_tables import metric_columns, number, percent
 from onlinecde.evaluation.results import Evaluation, compare
 from onlinecde.evaluation.runs import JudgedRuns
 from onlinecde.experiments import Summary
@@ -95,7 +97,7 @@ def show_evaluations(found: list[JudgedRuns]) -> None:
     first, others = found[0].together, [one.together for one in found[1:]]
     console.print(
         f"{first.judged_on}: {first.streams} streams of {first.subjects} subjects, "
-        f"{first.labels_given} labels",
+        f"{first.labels_given} labels, {first.asked_when}",
         highlight=False,
     )
     if any(len(one.runs) > 1 for one in found):
@@ -119,11 +121,43 @@ def show_evaluations(found: list[JudgedRuns]) -> None:
         _show_naive(console, each.together)
 
 
+def alarms_table(chosen: list[Chosen], scores: list[AlarmScore], unit: str) -> Table:
+    """A line a budget: the policy, and what its alarms are worth on validation and on unseen streams."""
+    table = Table("budget", box=None, padding=(0, 1, 0, 0))
+    heads = (
+        "threshold\nre-armed",
+        f"quiet\n{unit}",
+        "validation:\nfalse a day\ncaught",
+        "unseen:\nfalse a day",
+        "unseen:\ncaught",
+        f"unseen:\nlead, {unit}",
+    )
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for one, score in zip(chosen, scores, strict=True):
+        policy, before = one.policy, one.validation
+        lead = score.lead
+        table.add_row(
+            f"{one.budget:g}",
+            f"{policy.threshold:.3g}\n{'at once' if policy.repeated else f'{policy.rearm:.3g}'}",
+            f"{policy.quiet:.3g}",
+            f"{number(before.false_a_day.value)}\n{before.caught} of {before.events}",
+            estimate_cell(score.false_a_day, 1.0),
+            f"{score.caught} of {score.events}\n[dim]{percent(score.share_caught)}[/dim]",
+            f"{lead[1]:.3g}\n[dim]{lead[0]:.3g} to {lead[2]:.3g}[/dim]" if lead else "none",
+        )
+    return table
+
+
 def _show_naive(console: Console, found: Evaluation) -> None:
     """Output by output where there are several numbers, and beside what needs no model."""
     for one in found.per_output:
         console.print(f"{one.name}: {one.in_words}", highlight=False, markup=False)
     for one in found.naive:
+        console.print(f"{found.model}: {one.in_words}", highlight=False, markup=False)
+    if found.policy is not None:
+        console.print(f"{found.model}: {found.policy.in_words}", highlight=False, markup=False)
+    for one in found.intervals:
         console.print(f"{found.model}: {one.in_words}", highlight=False, markup=False)
     for text in found.warnings:
         console.print(f"[bold red]warning:[/bold red] {escape(text)}", highlight=False)

@@ -21,7 +21,8 @@ COUNT_SCALES: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda counts: counts,
     "log": torch.log1p,
 }
-"""How counts are scaled; `kernels.cpu.observation` has the same in compiled code."""
+"""How counts are scaled, all of it; `kernels.cpu.observation` has some of it in compiled code, and leaves what it does
+not know to this."""
 LINEAR = 2.0
 """What `bound` leaves as it is: equally long series that begin at one time lie within 1.74 of scaled time."""
 

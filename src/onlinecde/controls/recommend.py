@@ -22,9 +22,13 @@ def recommend(
     missing: bool | None = None,
     speed_first: bool = False,
 ) -> Recommendation:
-    """Say which control to use for predictions at any time, at the rows, or after the fact.
+    """Say which control to use, and why.
 
-    Whether values are missing is read off `batch`, or told with `missing`.
+    Args:
+        batch: series like those it is for, which show whether values are missing.
+        prediction: "continuous" (asked at any time), "discrete" (at the rows) or "offline" (after the fact).
+        missing: whether values are missing; None: as in `batch`, and without one, yes.
+        speed_first: whether adaptive steps should be few at the cost of accuracy.
 
     >>> recommend(prediction="discrete", missing=False).control
     'hermite'

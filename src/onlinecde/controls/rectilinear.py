@@ -43,20 +43,9 @@ class RectilinearPath(Path):
         return False
 
     @property
-    def moved(self) -> Tensor:
-        """(stream, row - 1, channel - 1) bool: the values and counts that move on each value leg."""
-        values = self.observed[:, 1:]
-        return torch.cat([values, values], 2) if self.counts else values
-
-    @property
     def time_legs(self) -> Tensor:
         """(stream, row - 1): how far the time channel moves on each time leg."""
         return self.time.diff(dim=1).to(self.rows.dtype)
-
-    @property
-    def value_legs(self) -> Tensor:
-        """(stream, row - 1, channel - 1): how far values and counts move on each value leg."""
-        return self.rows[:, :, 1:].diff(dim=1)
 
     def scale_time(self, times: Tensor) -> Tensor:
         """The time channel, float64, at times of the clock."""
@@ -92,9 +81,22 @@ def rectilinear(
 ) -> RectilinearPath:
     """The continuously online control: at every moment it depends on the past alone.
 
-    Values are carried forward until they are observed anew. `counts` adds, for each channel, how
-    often it was observed so far; an `encoding` scales the series first (and says whether there
-    are counts).
+    Values are carried forward until they are observed anew.
+
+    Args:
+        batch: the series.
+        counts: whether each channel has a channel of counts: how often it was observed so far.
+        encoding: scales the series first, and says whether there are counts.
+
+    Returns:
+        The path, with channels time, values and counts.
+
+    Raises:
+        SeriesError: the encoding is made for other channels, or has no counts where `counts` asks for them.
+
+    >>> batch = SeriesBatch.from_arrays([[0.0, 2.0]], [[[5.0], [7.0]]])
+    >>> rectilinear(batch).evaluate([0.0, 1.0, 2.0])[0].tolist()
+    [[0.0, 5.0], [2.0, 5.0], [2.0, 7.0]]
     """
     series = encode(batch, counts, encoding)
     values = forward_fill(series.values)

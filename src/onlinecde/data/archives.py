@@ -145,6 +145,31 @@ def _read_counted(read: Callable[[int], bytes], budget: _Budget, path: Path) -> 
     return b"".join(pieces)
 
 
+def line_blocks(
+    path: Path, size: int, *, start: int = 0, limit: int | None = None
+) -> Iterator[bytes]:
+    """A text file, plain or packed by gzip, in blocks of whole lines of about `size` bytes.
+
+    Args:
+        path: the file.
+        size: of a block; the line it ends in is read to its end.
+        start: how many bytes, unpacked, are left out at the beginning.
+        limit: how many blocks at most.
+    """
+    packed = path.name.lower().endswith(".gz")
+    with _clear_errors(path), gzip.open(path) if packed else path.open("rb") as file:
+        total = file.seek(start)
+        while limit is None or limit > 0:
+            block = file.read(size) + file.readline()
+            total += len(block)
+            if packed:
+                _check_ratio(total, path)
+            if not block:
+                return
+            yield block
+            limit = None if limit is None else limit - 1
+
+
 @contextmanager
 def _clear_errors(path: Path) -> Iterator[None]:
     try:

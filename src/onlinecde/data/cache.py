@@ -18,13 +18,16 @@ import numpy as np
 import torch
 
 from onlinecde.data.errors import DataError
+from onlinecde.data.parts import part_arrays, part_of
 from onlinecde.data.ragged import pad, pad_rows, strip_padding
-from onlinecde.data.task import KnownRisk, Task, Utility
+from onlinecde.data.task import Task
 from onlinecde.files import cache_folder
 from onlinecde.series import RawStatic, StaticColumn
 
-FORMAT = 3
+FORMAT = 5
 """Raised whenever what is stored, or how a data set is prepared, changes."""
+PARTS = ("utility", "known_risk", "truth")
+"""What a task may carry beside its series and labels."""
 
 
 def cached_task(
@@ -83,6 +86,8 @@ def save_task(task: Task, file: str | os.PathLike[str], *, key: str = "") -> Non
             "flow": task.flow,
             "notes": task.notes,
             "label_lead": task.label_lead,
+            "edges": task.edges,
+            "horizon": task.horizon,
         },
     }
     arrays = {
@@ -97,10 +102,10 @@ def save_task(task: Task, file: str | os.PathLike[str], *, key: str = "") -> Non
         arrays["static"] = series.static.cpu().numpy()
     if series.raw_static is not None:
         facts["raw_static"] = _raw_facts(series.raw_static, arrays)
-    if task.utility is not None:
-        arrays |= {f"utility_{name}": table for name, table in vars(task.utility).items()}
-    if task.known_risk is not None:
-        arrays |= {f"known_{name}": table.numpy() for name, table in vars(task.known_risk).items()}
+    if task.queries is not None:
+        arrays["queries"] = task.queries.cpu().numpy()
+    parts = {name: getattr(task, name) for name in PARTS}
+    facts["parts"] = {n: part_arrays(x, n, arrays) for n, x in parts.items() if x is not None}
     arrays["facts"] = np.frombuffer(json.dumps(facts, default=str).encode(), np.uint8)
     for name, positions in task.splits.items():
         arrays[f"split_{name}"] = positions.cpu().numpy()
@@ -145,14 +150,12 @@ def load_task(file: str | os.PathLike[str], *, key: str | None = None) -> Task:
         labels = stored["labels"]
         if about["per"] == "row":
             labels = pad(lengths, labels, -1 if about["kind"] == "multiclass" else np.nan)
-        about["classes"] = tuple(about["classes"])
+        about["classes"], about["edges"] = tuple(about["classes"]), tuple(about["edges"])
         about["flow"] = tuple((step, left) for step, left in about["flow"])
         about["notes"] = tuple(about["notes"])
-        if "utility_alarm" in stored:
-            about["utility"] = Utility(stored["utility_alarm"], stored["utility_silence"])
-        if "known_risk" in stored:
-            risk, events = stored["known_risk"], stored["known_event_times"]
-            about["known_risk"] = KnownRisk(torch.from_numpy(risk), torch.from_numpy(events))
+        about |= {name: part_of(part, stored) for name, part in facts["parts"].items()}
+        if "queries" in stored:
+            about["queries"] = torch.from_numpy(stored["queries"])
         return Task(
             **about,
             series=series,

@@ -11,6 +11,8 @@ import torch
 from onlinecde.data.errors import DataError
 from onlinecde.data.splits import split_streams
 from onlinecde.data.task import Task, encoded, strata_of
+from onlinecde.data.time_ahead import time_bins
+from onlinecde.data.truth import ListedLabels
 
 _SEED = 0
 """Of the lot. Fixed: another one would deal other folds, which must never be compared."""
@@ -35,20 +37,27 @@ def fold_task(task: Task, fold: int, folds: int) -> Task:
         raise DataError(f"there is no fold {fold}: they are numbered from 1 to {folds}.")
     kept = [task.splits[name] for name in ("train", "test") if name in task.splits]
     pool = torch.cat(kept).sort().values
+    # All labels that are known, so that however few of them are seen or asked about, the folds are the same.
+    listed = task.truth.listed if isinstance(task.truth, ListedLabels) else task.labels
     dealt = split_streams(
         [task.subjects[at] for at in pool.tolist()],
-        strata_of(task.labels[pool.to(task.labels.device)], task.kind),
+        strata_of(listed[pool.to(listed.device)], task.kind, task.horizon),
         seed=_SEED,
         fractions={str(number): 1 / folds for number in range(1, folds + 1)},
     )
     tested = torch.zeros(len(pool), dtype=torch.bool)
     tested[dealt[str(fold)]] = True
     splits = {**task.splits, "train": pool[~tested], "test": pool[tested]}
+    bins = {}
+    if task.kind == "time-to-event":
+        given = task.settings.get("edges"), task.horizon
+        bins = dict(zip(("edges", "horizon"), time_bins(task.labels, splits, *given), strict=True))
     return replace(
         task,
         series=encoded(task.series, splits),
         splits=splits,
         settings={**task.settings, "fold": fold, "folds": folds},
+        **bins,
     )
 
 

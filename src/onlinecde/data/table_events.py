@@ -31,10 +31,7 @@ def long_events(
     if known is not None:
         taken = names.is_in(list(known))
         if not taken.any():
-            raise DataError(
-                f"{own.origin}, column '{channel}' has none of the model's channels, {', '.join(known[:10])}: "
-                f"it has {', '.join(names.unique().sort().to_list()[:10])}. Name them as the model's are named."
-            )
+            raise no_known_channel(own.origin, channel, known, names.unique().sort().to_list())
         first = next(name for name in known if (names == name).any())
         own = own.blank(value, ~taken)
         names = pl.select(pl.when(taken).then(names).otherwise(pl.lit(first))).to_series()
@@ -48,6 +45,16 @@ def long_events(
             )
     numbers = own.numbers(value, "value")
     return pl.DataFrame({"at": range(len(names)), "channel": names, "value": numbers})
+
+
+def no_known_channel(
+    origin: str, channel: str, known: Sequence[str], there: Sequence[str]
+) -> DataError:
+    """Why a long table is refused that has other channels `there` than a model."""
+    return DataError(
+        f"{origin}, column '{channel}' has none of the model's channels, {', '.join(known[:10])}: "
+        f"it has {', '.join(there[:10])}. Name them as the model's are named."
+    )
 
 
 def wide_channels(
@@ -117,6 +124,13 @@ def wide_events(own: Table, names: Sequence[str]) -> pl.DataFrame:
     return long.with_columns(pl.col("channel").replace_strict(label, return_dtype=pl.String))
 
 
+def check_numbers(own: Table, events: pl.DataFrame) -> None:
+    """Refuse a channel whose numbers float32 cannot tell apart."""
+    for (name,), group in events.group_by("channel", maintain_order=True):
+        numbers = group["value"].fill_null(float("nan")).to_numpy()
+        check_resolved(numbers, f"{own.origin}, channel '{name}'")
+
+
 def series_of(
     own: Table,
     events: pl.DataFrame,
@@ -126,12 +140,9 @@ def series_of(
     duplicates: str,
     value: str | None,
 ) -> SeriesBatch:
-    """The series of events, each channel's numbers such as float32 can hold."""
+    """The series of events."""
     import polars as pl
 
-    for (name,), group in events.group_by("channel", maintain_order=True):
-        numbers = group["value"].fill_null(float("nan")).to_numpy()
-        check_resolved(numbers, f"{own.origin}, channel '{name}'")
     lines = pl.DataFrame({"stream": streams, "time": times}).with_row_index("at")
     lines = lines.with_columns(pl.col("at").cast(pl.Int64))
     events = events.with_columns(pl.col("at").cast(pl.Int64)).join(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
 """Texts that mean: not observed."""
 LINE = "__line__"
-_SEPARATORS = {".csv": ",", ".tsv": "\t", ".psv": "|", ".txt": ","}
+SEPARATORS = {".csv": ",", ".tsv": "\t", ".psv": "|", ".txt": ","}
 
 
 @dataclass(frozen=True)
@@ -137,19 +137,29 @@ def read_table(table: Any, *, what: str = "table") -> Table:
     Cells of a CSV are kept as text until their column's role is known, so that a bad one can be
     named. Lines count from 1, the header included; those of a frame from 0.
     """
+    if isinstance(table, Table):
+        return table
+    if isinstance(table, (str, os.PathLike)):
+        frame, first = _read_file(Path(table))
+        return located(frame, str(table), first)
+    return located(frame_of(table, what), f"the {what}", 0)
+
+
+def frame_of(table: Any, what: str) -> pl.DataFrame:
+    """A polars, pandas or Arrow table as a polars frame; `what` it is called in errors."""
+    from onlinecde.series.tables import to_polars
+
+    try:
+        return to_polars(table)
+    except SeriesError as error:
+        raise DataError(f"the {what}: {error} Or give the path of a file.") from error
+
+
+def located(frame: pl.DataFrame, origin: str, first: int) -> Table:
+    """A frame whose lines count from `first`; categories become texts."""
     import polars as pl
     import polars.selectors as cs
 
-    if isinstance(table, (str, os.PathLike)):
-        frame, first = _read_file(Path(table))
-        origin = str(table)
-    else:
-        from onlinecde.series.tables import to_polars
-
-        try:
-            frame, first, origin = to_polars(table), 0, f"the {what}"
-        except SeriesError as error:
-            raise DataError(f"the {what}: {error} Or give the path of a file.") from error
     if LINE in frame.columns:
         raise DataError(f"{origin}: a column is called '{LINE}': give it another name.")
     if frame.height == 0:
@@ -159,59 +169,59 @@ def read_table(table: Any, *, what: str = "table") -> Table:
     return Table(frame.with_columns(text, lines), origin)
 
 
-def _read_file(path: Path) -> tuple[pl.DataFrame, int]:
-    """The frame and the number of its first line."""
-    import polars as pl
-
+def kind_of_file(path: Path) -> str:
+    """The ending that says how a file is read, without .gz; refused where it is not there, or not known."""
     if not path.exists():
         raise DataError(f"{path} does not exist: check the path.")
     ending = path.name.lower().removesuffix(".gz")
     ending = ending[ending.rfind(".") :]
-    try:
-        if ending == ".parquet":
-            return pl.read_parquet(path), 0
-        if ending in (".arrow", ".feather", ".ipc"):
-            return pl.read_ipc(path), 0
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"{path}: the file is damaged or of another format ({error}).") from error
+    if ending in (".parquet", ".arrow", ".feather", ".ipc"):
+        return ending
     if path.is_dir():
         raise DataError(f"{path} is a folder: give one file.")
-    if ending not in _SEPARATORS:
+    if ending not in SEPARATORS:
         raise DataError(
             f"{path}: files ending in '{path.suffix}' are not read: give .csv, .csv.gz, .tsv, "
             ".psv, .parquet, .arrow or .feather."
         )
-    member = next(read_members([path], lambda name: True))
-    return parse_csv(member.data, str(path), _SEPARATORS[ending]), 2
+    return ending
 
 
-def parse_csv(data: bytes, origin: str, separator: str = ",") -> pl.DataFrame:
-    """Parse a CSV into columns of text, null where missing; lines may end in LF, CRLF or CR."""
+def _read_file(path: Path) -> tuple[pl.DataFrame, int]:
+    """The frame and the number of its first line."""
     import polars as pl
 
-    data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    if not data.strip():
-        raise DataError(f"{origin}: the file is empty.")
+    ending = kind_of_file(path)
+    try:
+        if ending == ".parquet":
+            return pl.read_parquet(path), 0
+        if ending not in SEPARATORS:
+            return pl.read_ipc(path), 0
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(f"{path}: the file is damaged or of another format ({error}).") from error
+    member = next(read_members([path], lambda name: True))
+    return parse_csv(member.data, str(path), SEPARATORS[ending]), 2
+
+
+def parse_csv(data: bytes, origin: str, separator: str = ",", *, above: int = 0) -> pl.DataFrame:
+    """Parse a CSV into columns of text, null where missing; lines may end in LF, CRLF or CR.
+
+    above: lines left out between the header and the rest, where `data` is a part of a file.
+    """
+    import polars as pl
+
+    data = _plain_lines(data)
+    header = header_of(data, origin, separator)
     if b"\x00" in data:
         raise DataError(f"{origin}: the file holds zero bytes: it is no text, or is damaged.")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+        line = data.count(b"\n", 0, error.start) + 1 + above
         raise DataError(
             f"{origin}, line {line}: not UTF-8 text: save the file as UTF-8."
         ) from error
-    header = next(csv.reader(io.StringIO(text.partition("\n")[0]), delimiter=separator), [])
-    header = [name.strip() for name in header]
-    if not header or not all(header):
-        raise DataError(
-            f"{origin}, line 1: a column has no name: the first line must name them all."
-        )
-    _check_separator(header, origin, separator)
-    if len(set(header)) < len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise DataError(f"{origin}, line 1: column '{twice}' stands twice: give each its own name.")
-    _check_widths(text, len(header), origin, separator)
+    _check_widths(text, len(header), origin, separator, above)
     try:
         frame = pl.read_csv(
             data,
@@ -231,6 +241,33 @@ def parse_csv(data: bytes, origin: str, separator: str = ",") -> pl.DataFrame:
     return frame
 
 
+def header_of(data: bytes, origin: str, separator: str) -> list[str]:
+    """The names of the columns, from the first line of a CSV; refused where they cannot be right."""
+    first = _plain_lines(data).partition(b"\n")[0]
+    if not data.strip():
+        raise DataError(f"{origin}: the file is empty.")
+    try:
+        text = first.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{origin}, line 1: not UTF-8 text: save the file as UTF-8.") from error
+    header = next(csv.reader(io.StringIO(text), delimiter=separator), [])
+    header = [name.strip() for name in header]
+    if not header or not all(header):
+        raise DataError(
+            f"{origin}, line 1: a column has no name: the first line must name them all."
+        )
+    _check_separator(header, origin, separator)
+    if len(set(header)) < len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise DataError(f"{origin}, line 1: column '{twice}' stands twice: give each its own name.")
+    return header
+
+
+def _plain_lines(data: bytes) -> bytes:
+    """Text without a byte order mark, its lines ended by LF."""
+    return data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
 def _check_separator(header: Sequence[str], origin: str, separator: str) -> None:
     """A header that is one name with another separator in it was split at the wrong one."""
     others = [other for other in (";", "\t", "|", ",") if other != separator and other in header[0]]
@@ -242,8 +279,8 @@ def _check_separator(header: Sequence[str], origin: str, separator: str) -> None
         )
 
 
-def _check_widths(text: str, columns: int, origin: str, separator: str) -> None:
-    """Every line has as many cells as the header."""
+def _check_widths(text: str, columns: int, origin: str, separator: str, above: int) -> None:
+    """Every line has as many cells as the header; `above` lines behind that were left out."""
     if '"' in text:
         lines: Sequence[Any] = list(csv.reader(io.StringIO(text), delimiter=separator))
         widths = [len(cells) for cells in lines]
@@ -257,6 +294,6 @@ def _check_widths(text: str, columns: int, origin: str, separator: str) -> None:
     for number, width in enumerate(widths, start=1):
         if width != columns:
             raise DataError(
-                f"{origin}, line {number}: {width} cells for {columns} columns: the line is "
+                f"{origin}, line {number + above}: {width} cells for {columns} columns: the line is "
                 "damaged, empty or cut short."
             )

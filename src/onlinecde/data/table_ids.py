@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from onlinecde.data.errors import DataError
 from onlinecde.data.table_files import Table
 from onlinecde.series import SeriesBatch
@@ -20,6 +22,18 @@ def places(table: Table, stream: str, series: SeriesBatch) -> pl.Series:
     names = table.keys(stream, "stream").cast(pl.String)
     place = {str(name): number for number, name in enumerate(series.streams)}
     return names.replace_strict(place, default=None, return_dtype=pl.Int64)
+
+
+def known_places(table: Table, stream: str, series: SeriesBatch, what: str) -> np.ndarray:
+    """(line,) int64: the position of each line's stream; a line of no stream of the series is refused."""
+    place = places(table, stream, series)
+    if place.null_count():
+        at = int(place.is_null().arg_true()[0])
+        raise DataError(
+            f"{table.where(at, stream)}: stream {table.keys(stream, 'stream')[at]!r} is not in the series, whose ids "
+            f"look like {look_of(series.streams)}: drop the {what}."
+        )
+    return place.to_numpy()
 
 
 def without_line(table: Table, stream: str, series: SeriesBatch) -> int:

@@ -1,19 +1,25 @@
-"""Labels of a table: per stream, per row, or as intervals."""
+"""Labels of a table, per stream or per row; those that stand in time are in `table_truth` and `table_event_times`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from onlinecde.data.errors import DataError
+from onlinecde.data.label_specs import RowLabels, StreamLabels
+from onlinecde.data.queries import duration
+from onlinecde.data.ragged import pad
 from onlinecde.data.single_precision import check_resolved
 from onlinecde.data.table_files import Table, read_table
-from onlinecde.data.table_ids import absent, look_of, per_stream, places, present_cells
+from onlinecde.data.table_ids import absent, known_places, per_stream, present_cells
 from onlinecde.data.table_times import Clock
 from onlinecde.data.task import Kind, Per
+from onlinecde.data.truth import EndLabels, ListedLabels, Truth
 from onlinecde.series import SeriesBatch
 
 if TYPE_CHECKING:
@@ -21,83 +27,119 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class StreamLabels:
-    """One label a stream: `column` (or several, for several outputs) of `table`.
-
-    `table` is a path or a frame with the stream column; None means the series' own table, where
-    the label must be the same on all lines of a stream that have one.
-    """
-
-    column: str | Sequence[str]
-    table: Any = None
-
-
-@dataclass(frozen=True)
-class RowLabels:
-    """A label at rows: `column` of `table`, which has the stream and time columns too.
-
-    None means the series' own table. Rows without a label, or with an empty one, have none.
-    """
-
-    column: str
-    table: Any = None
-
-
-@dataclass(frozen=True)
-class IntervalLabels:
-    """Rows from `start` to `end`, both included, of the intervals in `table` are 1, others 0."""
-
-    table: Any
-    start: str = "start"
-    end: str = "end"
-
-
-@dataclass(frozen=True)
 class Target:
     """Labels in the form a `Task` takes them."""
 
-    labels: np.ndarray
+    labels: Any
     kind: Kind
     per: Per
     classes: tuple[str, ...] = ()
     flow: tuple[tuple[str, int], ...] = ()
     """How many labelled streams there were and how many have events, where some have none."""
+    notes: tuple[str, ...] = ()
+    truth: Truth | None = None
+    queries: torch.Tensor | None = None
+    horizon: float | None = None
 
 
-def stream_target(
-    spec: StreamLabels, own: Table, stream: str, series: SeriesBatch, kind: Kind | None
-) -> Target:
+@dataclass(frozen=True, eq=False)
+class OwnSeries:
+    """The series of a table, and what reads other tables beside it."""
+
+    own: Table
+    stream: str
+    time: str
+    clock: Clock
+    series: SeriesBatch
+    kind: Kind | None
+    """As it was asked for"""
+    followed: torch.Tensor | None = None
+    """(stream,) float64: until when each is followed, where somebody says so"""
+
+    @cached_property
+    def first(self) -> torch.Tensor:
+        """(stream,) time of the first row."""
+        return self.series.times[:, 0]
+
+    @cached_property
+    def last(self) -> torch.Tensor:
+        """(stream,) time of the last row."""
+        return self.series.times.gather(1, self.series.rows[:, None] - 1)[:, 0]
+
+    @property
+    def until(self) -> torch.Tensor:
+        """(stream,) until when each is followed."""
+        return self.last if self.followed is None else self.followed
+
+    @property
+    def row_times(self) -> torch.Tensor:
+        """(stream, row), NaN in padding."""
+        return self.series.times.masked_fill(~self.series.real, torch.nan)
+
+    def length(self, given: float | str) -> float:
+        """A length of time in the task's unit, as text ("90min") or a number."""
+        return duration(given, self.clock.unit) if isinstance(given, str) else float(given)
+
+    def table(self, given: Any, what: str) -> Table:
+        """A table that was given, or the series' own."""
+        return self.own if given is None else read_table(given, what=what)
+
+
+def stream_target(spec: StreamLabels, source: OwnSeries) -> Target:
     """Look up each stream's label; streams without one, or with two, are refused.
 
     Of several outputs some may be missing, but not all.
     """
     import polars as pl
 
-    table = own if spec.table is None else read_table(spec.table, what="table of labels")
-    columns = [spec.column] if isinstance(spec.column, str) else list(spec.column)
-    if len(columns) > 1 and kind in ("binary", "multiclass"):
-        raise DataError(
-            f"kind is {kind!r} with {len(columns)} labels ({', '.join(columns)}): say 'multilabel' "
-            "where each is 0 or 1, 'regression' where they are numbers, or name one."
-        )
-    found = [
+    table, stream, series = (
+        source.table(spec.table, "table of labels"),
+        source.stream,
+        source.series,
+    )
+    columns = names_of(spec.column)
+    cells = [
         pl.Series(c, per_stream(table, stream, c, series, "label"), strict=False) for c in columns
     ]
-    for name, cells in zip(series.streams, zip(*found, strict=True), strict=True):
-        if all(cell is None for cell in cells):
+    for name, own in zip(series.streams, zip(*cells, strict=True), strict=True):
+        if all(cell is None for cell in own):
             raise DataError(
                 f"{table.origin}, column '{columns[0]}': stream {name!r} has no label: give it one "
                 f"or leave the stream out{absent(table, stream, name)}."
             )
     flow = _labelled_flow(table, stream, columns, series)
-    if len(found) == 1:
-        labels, chosen, classes = _coded(found[0], kind, f"{table.origin}, column '{columns[0]}'")
-        return Target(labels, chosen, "stream", classes, flow)
-    numbers = np.stack(
-        [_floats(column, f"{table.origin}, column '{column.name}'") for column in found], 1
-    )
-    chosen = kind or _common_kind(numbers, columns)
-    return Target(numbers, chosen, "stream", tuple(columns), flow)
+    labels, kind, classes = coded(cells, source.kind, table)
+    truth = None
+    if source.followed is not None and kind != "time-to-event":
+        truth = EndLabels(source.followed, as_labels(labels, kind))
+    return Target(labels, kind, "stream", classes, flow, truth=truth)
+
+
+def as_labels(labels: np.ndarray, kind: Kind) -> torch.Tensor:
+    """Labels as a task keeps them: int64 classes, else float32."""
+    return torch.from_numpy(labels).to(torch.int64 if kind == "multiclass" else torch.float32)
+
+
+def names_of(column: str | Sequence[str]) -> list[str]:
+    """Names of one column or several, as a list."""
+    return [column] if isinstance(column, str) else list(column)
+
+
+def coded(
+    columns: Sequence[pl.Series], kind: Kind | None, table: Table
+) -> tuple[np.ndarray, Kind, tuple[str, ...]]:
+    """Labels (line,), or (line, output) of several columns, their kind, and the names of classes or outputs."""
+    names = [column.name for column in columns]
+    if len(columns) == 1:
+        return _coded(columns[0], kind, f"{table.origin}, column '{names[0]}'")
+    if kind in ("binary", "multiclass"):
+        raise DataError(
+            f"kind is {kind!r} with {len(names)} labels ({', '.join(names)}): say 'multilabel' "
+            "where each is 0 or 1, 'regression' where they are numbers, or name one."
+        )
+    each = [_floats(column, f"{table.origin}, column '{column.name}'") for column in columns]
+    numbers = np.stack(each, 1)
+    return numbers, kind or _common_kind(numbers, names), tuple(names)
 
 
 def _common_kind(numbers: np.ndarray, columns: Sequence[str]) -> Kind:
@@ -130,26 +172,14 @@ def _labelled_flow(
     return (("labelled streams", streams), ("with events", len(series)))
 
 
-def row_target(
-    spec: RowLabels,
-    own: Table,
-    stream: str,
-    time: str,
-    clock: Clock,
-    series: SeriesBatch,
-    kind: Kind | None,
-) -> Target:
+def row_target(spec: RowLabels, source: OwnSeries) -> Target:
     """Place labels at the rows of their time; one at a time without a row is refused."""
-    table = own if spec.table is None else read_table(spec.table, what="table of labels")
-    table = table.rows(present_cells(table, spec.column, "label").is_not_null())
-    if not table.frame.height:
-        raise DataError(f"{table.origin}, column '{spec.column}': there is no label in it.")
-    streams = table.keys(stream, "stream")
-    times = clock.read(table, time, streams, "time of the label")
-    labels, chosen, classes = _coded(
-        table.column(spec.column, "label"), kind, f"{table.origin}, column '{spec.column}'"
-    )
-    code = places(table, stream, series).fill_null(-1).to_numpy()
+    table, series = source.table(spec.table, "table of labels"), source.series
+    table = labelled_lines(table, [spec.column])
+    streams = table.keys(source.stream, "stream")
+    code = known_places(table, source.stream, series, "label")
+    times = source.clock.read(table, source.time, streams, "time of the label")
+    labels, kind, classes = coded([table.column(spec.column, "label")], source.kind, table)
     real = series.real.numpy()
     own_code, own_row = np.nonzero(real)
     own_times = series.times.numpy()[real].tolist()
@@ -158,15 +188,11 @@ def row_target(
     result = np.full(real.shape, np.nan)
     for index, key in enumerate(zip(code.tolist(), times.to_list(), strict=True)):
         row = rows.get(key)
-        if key[0] < 0:
-            raise DataError(
-                f"{table.where(index, stream)}: stream {streams[index]!r} is not in the series, whose "
-                f"ids look like {look_of(series.streams)}: drop the label."
-            )
         if row is None:
             raise DataError(
                 f"{table.where(index, spec.column)}: stream {streams[index]!r} has no row at time "
-                f"{key[1]}: drop this label, or give the series a row there."
+                f"{key[1]}: drop this label, give the series a row there, or give labels that need none "
+                "(TimeLabels, --label-times)."
             )
         before = result[key[0], row]
         if not np.isnan(before) and before != labels[index]:
@@ -175,32 +201,44 @@ def row_target(
                 f"time {key[1]}: keep one."
             )
         result[key[0], row] = labels[index]
-    return Target(result, chosen, "row", classes)
+    at = np.nonzero(~np.isnan(result))
+    truth = listed(source, at[0], series.times.numpy()[at], result[at], kind, spec.stands)
+    if source.followed is None and not truth.stands:
+        return Target(result, kind, "row", classes)
+    return Target(truth.at(source.row_times), kind, "row", classes, truth=truth)
 
 
-def interval_target(
-    spec: IntervalLabels, stream: str, clock: Clock, series: SeriesBatch, kind: Kind | None
-) -> Target:
-    """Mark the rows inside intervals; an interval of an unknown stream is refused."""
-    if kind not in (None, "binary"):
-        raise DataError(f"kind is {kind!r}: intervals make binary labels, inside or outside.")
-    table = read_table(spec.table, what="table of intervals")
-    streams = table.keys(stream, "stream")
-    place = places(table, stream, series)
-    for index in place.is_null().arg_true():
-        raise DataError(
-            f"{table.where(index, stream)}: stream {streams[index]!r} is not in the series, whose ids "
-            f"look like {look_of(series.streams)}: drop the interval."
-        )
-    start = clock.read(table, spec.start, streams, "start").to_numpy()
-    end = clock.read(table, spec.end, streams, "end").to_numpy()
-    times = series.times.numpy()
-    result = np.zeros(times.shape)
-    for index, code in enumerate(place.to_list()):
-        if end[index] < start[index]:
-            raise DataError(f"{table.where(index, spec.end)}: the interval ends before it starts.")
-        result[code, (times[code] >= start[index]) & (times[code] <= end[index])] = 1.0
-    return Target(result, "binary", "row", ("outside", "inside"))
+def listed(
+    source: OwnSeries,
+    code: np.ndarray,
+    times: np.ndarray,
+    labels: np.ndarray,
+    kind: Kind,
+    stands: float | str,
+) -> ListedLabels:
+    """Labels (line, ...) at times (line,) of streams `code` (line,), by stream and rising, as long as each stands."""
+    stood = source.length(stands)
+    if not stood >= 0:  # NaN too
+        raise DataError(f"stands is {stands!r}: give how long a label stands, 0 or more.")
+    counts = np.bincount(code, minlength=len(source.series))
+    entries = torch.from_numpy(pad(counts, times, np.inf))
+    last = (entries.masked_fill(entries == torch.inf, -torch.inf).amax(1) + stood).maximum(
+        source.last
+    )
+    until = last if source.followed is None else source.followed
+    fill = -1 if kind == "multiclass" else np.nan
+    given = as_labels(pad(counts, labels.astype(np.float64), fill), kind)
+    return ListedLabels(until, entries, given, stood)
+
+
+def labelled_lines(table: Table, columns: Sequence[str]) -> Table:
+    """Only the lines that have a label in one of the columns; a table without any is refused."""
+    labelled = present_cells(table, columns[0], "label").is_not_null()
+    for column in columns[1:]:
+        labelled = labelled | present_cells(table, column, "label").is_not_null()
+    if not labelled.any():
+        raise DataError(f"{table.origin}, column '{columns[0]}': there is no label in it.")
+    return table.rows(labelled)
 
 
 def _coded(

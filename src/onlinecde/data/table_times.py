@@ -37,7 +37,7 @@ class Clock:
         import polars as pl
 
         raw, form = raw_times(table, column, role)
-        check_form(table, column, role, form, self.form)
+        check_form(table.origin, column, role, form, self.form)
         if self.origins:
             names = streams.cast(pl.String)
             raw = raw - names.replace_strict(self.origins, default=None, return_dtype=pl.Float64)
@@ -49,7 +49,7 @@ class Clock:
 
         role = "origin of time"
         raw, form = raw_times(table, column, role)
-        check_form(table, column, role, form, self.form)
+        check_form(table.origin, column, role, form, self.form)
         found: dict[str, float] = {}
         names = streams.cast(pl.String).to_list()
         for index, (name, start) in enumerate(zip(names, raw.to_list(), strict=True)):
@@ -60,7 +60,18 @@ class Clock:
         return replace(self, origins=found)
 
 
-def check_form(table: Table, column: str, role: str, form: Form, wanted: Form) -> None:
+@dataclass(frozen=True)
+class TableClock:
+    """How the times of a task's own table were read, so that others can be read beside them."""
+
+    clock: Clock
+    stream: str
+    """The column of streams"""
+    time: str
+    """The column of times"""
+
+
+def check_form(origin: str, column: str, role: str, form: Form, wanted: Form) -> None:
     """Refuse times of another form than those of the series: hours may lie between them."""
     if form == wanted:
         return
@@ -68,7 +79,7 @@ def check_form(table: Table, column: str, role: str, form: Form, wanted: Form) -
     if "numbers" not in (form, wanted):
         remedy = "give both a time zone (2030-01-31 13:45:00+01:00), or neither"
     raise DataError(
-        f"{table.origin}, column '{column}' ({role}) holds {form}, the times of the series are "
+        f"{origin}, column '{column}' ({role}) holds {form}, the times of the series are "
         f"{wanted}: {remedy}."
     )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,9 +20,14 @@ from torch import Tensor
 
 from onlinecde.data import ward_model as model
 from onlinecde.data.errors import DataError
+from onlinecde.data.known_risk import KnownRisk, RiskCurve
 from onlinecde.data.ragged import pad, pad_rows
-from onlinecde.data.task import KnownRisk, Task
-from onlinecde.data.ward_filter import online_risk
+from onlinecde.data.task import Task
+from onlinecde.data.truth import EventTruth
+from onlinecde.data.ward_filter import Filtered, online_risk
+
+ROW_WITHIN = (0.02, 0.98)
+"""A cell's row comes at a time uniform between these shares of it; the first at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +42,7 @@ class Ward:
 
     The best any online model can do on average; NaN in padding."""
     grid_risk: Tensor
-    """(stream, cell): the same after every quarter of an hour; NaN after the end."""
+    """(stream, cell): the same after every quarter of an hour; NaN after the end. For any time: `KnownRisk.at`."""
     event_hours: Tensor
     """(stream,): when the event came; infinite where it did not within the time followed."""
 
@@ -48,11 +54,14 @@ def simulate_ward(
     hours: float = 48.0,
     horizon: float = 12.0,
     split_seed: int = 0,
+    kind: Literal["binary", "time-to-event"] = "binary",
 ) -> Ward:
     """Draw patients, watch each until the event or for a stay of up to `hours`.
 
     A row's label is 1 if the event comes within `horizon` hours, counted in quarters of an hour;
-    patients are followed beyond the end of their stay for it, so that every row has its label.
+    patients are followed beyond the end of their stay for it, so that every row has its label. With `kind`
+    "time-to-event" labels are how long it took to the event, or until nobody knows any more, and `horizon` is that of
+    a model's first answer.
 
     >>> ward = simulate_ward(50, seed=1)
     >>> bool((ward.online_risk[ward.task.series.real] >= 0).all())
@@ -60,6 +69,8 @@ def simulate_ward(
     """
     if streams < 1:
         raise DataError(f"streams is {streams}: give at least 1.")
+    if kind not in ("binary", "time-to-event"):
+        raise DataError(f"kind is {kind!r}: choose 'binary' or 'time-to-event'.")
     if hours < 4 or horizon < model.CELL:
         raise DataError(
             f"hours {hours} must be at least 4, horizon {horizon} at least {model.CELL}."
@@ -74,15 +85,16 @@ def simulate_ward(
     stay = np.ceil(np.minimum(hours, 4.0 + random.exponential(hours, streams)) / model.CELL)
     seen = np.minimum(stay.astype(np.int64), event)
     values = _observe(random, states[:, :cells], seen)
-    offsets = random.uniform(0.02, 0.98, values.shape[:2])
+    offsets = random.uniform(*ROW_WITHIN, values.shape[:2])
     offsets[:, 0] = 0.0
 
-    grid = online_risk(values, band, seen, ahead)
+    filtered = online_risk(values, band, seen, ahead)
     code, cell = np.nonzero(~np.isnan(values).all(2))
     lengths = np.bincount(code, minlength=streams)
+    times = np.round((cell + offsets[code, cell]) * model.CELL, 4)
     series = pad_rows(
         lengths,
-        np.round((cell + offsets[code, cell]) * model.CELL, 4),
+        times,
         values[code, cell].astype(np.float32),
         channels=[c.name for c in model.CHANNELS],
         streams=range(streams),
@@ -97,27 +109,36 @@ def simulate_ward(
         "hours": hours,
         "horizon": horizon,
         "seed": split_seed,
+        **({} if kind == "binary" else {"kind": kind}),
     }
-    online = torch.from_numpy(pad(lengths, grid[code, cell], np.nan))
+    online = torch.from_numpy(pad(lengths, filtered.after[code, cell], np.nan))
     event_hours = torch.from_numpy(np.where(event < model.NEVER, event * model.CELL, np.inf))
+    until = torch.from_numpy(seen * model.CELL)
+    followed = torch.full_like(until, (cells + ahead) * model.CELL)
+    # At the event itself there is nothing left to predict.
+    before = until.where(event_hours > until, until.nextafter(until - 1))
+    waits = kind == "time-to-event"
+    truth = EventTruth(until, event_hours, None if waits else ahead * model.CELL, followed)
     task = Task.build(
         "simulated-ward",
         series,
-        torch.from_numpy(pad(lengths, label, np.nan)),
-        kind="binary",
+        truth.at(series.times) if waits else torch.from_numpy(pad(lengths, label, np.nan)),
+        kind=kind,
         per="row",
-        classes=("no event", "event"),
+        classes=() if waits else ("no event", "event"),
         seed=split_seed,
         source="simulated (onlinecde.data.ward)",
         settings=settings,
-        label_lead=horizon,
-        known_risk=KnownRisk(online, event_hours),
+        label_lead=0.0 if waits else horizon,
+        horizon=horizon if waits else None,
+        known_risk=KnownRisk(online, event_hours, _curve(filtered, before, code, cell, times)),
+        truth=truth,
     )
     return Ward(
         task=task,
         hidden_risk=torch.from_numpy(pad(lengths, hidden, np.nan)),
         online_risk=online,
-        grid_risk=torch.from_numpy(grid),
+        grid_risk=torch.from_numpy(filtered.after),
         event_hours=event_hours,
     )
 
@@ -131,12 +152,38 @@ def load(
     simulation_seed: int = 0,
     hours: float = 48.0,
     horizon: float = 12.0,
+    kind: Literal["binary", "time-to-event"] = "binary",
 ) -> Task:
     """The task of a simulated ward, for the registry; `simulate_ward` gives the true risk too."""
     del paths, task
     return simulate_ward(
-        streams, seed=simulation_seed, hours=hours, horizon=horizon, split_seed=seed
+        streams, seed=simulation_seed, hours=hours, horizon=horizon, split_seed=seed, kind=kind
     ).task
+
+
+def _curve(
+    filtered: Filtered, until: Tensor, code: np.ndarray, cell: np.ndarray, times: np.ndarray
+) -> RiskCurve:
+    """The best possible risk at any time, of rows (line,) with their streams, cells and times.
+
+    A piece begins with each cell but the first, which opens with a row, and with each row.
+    """
+    starts = np.full((*filtered.level.shape, 2), np.inf)
+    known = ~np.isnan(filtered.level)
+    known[:, 0] = False
+    starts[..., 0][known] = np.nonzero(known)[1] * model.CELL
+    starts[code, cell, 1] = times
+    tables = np.zeros((3, *starts.shape))
+    tables[..., 0] = filtered.level, filtered.slope, filtered.weight
+    tables[0, code, cell, 1] = filtered.after[code, cell]
+    real = np.isfinite(starts)
+    pieces = real.sum((1, 2))
+    lines = (starts, *tables)
+    padded = [
+        pad(pieces, one[real], fill) for one, fill in zip(lines, (np.inf, 0, 0, 0), strict=True)
+    ]
+    opens, closes = (model.CELL * share for share in ROW_WITHIN)
+    return RiskCurve(until, *map(torch.from_numpy, padded), delay=opens, span=closes - opens)
 
 
 def _hidden_states(

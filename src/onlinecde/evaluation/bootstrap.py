@@ -48,12 +48,23 @@ class Ranking:
     array([0.5])
     """
 
-    def __init__(self, scores: np.ndarray, labels: np.ndarray, subjects: np.ndarray) -> None:
-        """Scores, labels (0 or 1) and subjects (numbers from 0) of each row, (row,)."""
+    def __init__(
+        self,
+        scores: np.ndarray,
+        labels: np.ndarray,
+        subjects: np.ndarray,
+        counts: np.ndarray | None = None,
+    ) -> None:
+        """Scores, labels (0 or 1), subjects (numbers from 0) and what it counts in itself of each row, (row,)."""
         positive = labels == 1
         self._levels, level = np.unique(-scores[positive], return_inverse=True)  # highest first
         order = np.argsort(level, kind="stable")
-        self._positive = _Stretches(subjects[positive][order], level[order], len(self._levels))
+        of_positive, of_negative = (
+            None if counts is None else counts[one] for one in (positive, ~positive)
+        )
+        self._positive = _Stretches(
+            subjects[positive][order], level[order], len(self._levels), _at(of_positive, order)
+        )
         # Stretch 2g holds the negatives between levels g - 1 and g, 2g + 1 those at level g.
         negative = -scores[~positive]
         above = np.searchsorted(self._levels, negative, side="left")
@@ -61,7 +72,10 @@ class Ranking:
         stretch = 2 * above + (at > above)
         order = np.argsort(stretch, kind="stable")
         self._negative = _Stretches(
-            subjects[~positive][order], stretch[order], 2 * len(self._levels) + 1
+            subjects[~positive][order],
+            stretch[order],
+            2 * len(self._levels) + 1,
+            _at(of_negative, order),
         )
         self._last: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -104,15 +118,23 @@ class Ranking:
 class _Stretches:
     """Rows in order of their stretch: the weight of each stretch in one pass."""
 
-    def __init__(self, subjects: np.ndarray, stretch: np.ndarray, count: int) -> None:
-        self.subjects, self.count = subjects.astype(np.int32), count
+    def __init__(
+        self, subjects: np.ndarray, stretch: np.ndarray, count: int, counts: np.ndarray | None
+    ) -> None:
+        self.subjects, self.count, self.counts = subjects.astype(np.int32), count, counts
         self.present, self.starts = np.unique(stretch, return_index=True)
 
     def sums(self, weights: np.ndarray) -> np.ndarray:
         total = np.zeros(self.count)
         if len(self.present):
-            total[self.present] = np.add.reduceat(weights.take(self.subjects), self.starts)
+            each = weights.take(self.subjects)
+            each = each if self.counts is None else each * self.counts
+            total[self.present] = np.add.reduceat(each, self.starts)
         return total
+
+
+def _at(counts: np.ndarray | None, order: np.ndarray) -> np.ndarray | None:
+    return None if counts is None else counts[order]
 
 
 class Average:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from onlinecde.evaluation.metrics import METRICS, UndefinedMetric, questions
+from onlinecde.evaluation.metrics import METRICS
+from onlinecde.evaluation.questions import UndefinedMetric, questions
 
 
 @dataclass(frozen=True)

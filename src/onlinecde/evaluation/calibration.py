@@ -42,35 +42,42 @@ def calibration(
     cohort: Cohort,
     *,
     bins: int = 10,
+    counts: np.ndarray | None = None,
 ) -> Calibration:
     """Calibration of probabilities (label,) against labels 0 or 1 (label,) of subjects `owners` (label,).
 
-    Equal risks share a bin, so that there may be fewer bins than asked for.
+    Equal risks share a bin, so that there may be fewer bins than asked for. `counts` (label,): what each label counts
+    in itself, by default 1.
 
     >>> two = Cohort.of(["ann", "bob"], resamples=0, seed=0)
     >>> found = calibration(np.array([0.1, 0.9]), np.array([0, 1]), two.codes, two, bins=2)
     >>> [one.observed for one in found.bins]
     [0.0, 1.0]
     """
+    counts = np.ones(len(labels)) if counts is None else counts
     edges = np.unique(np.quantile(probabilities, np.linspace(0, 1, bins + 1)[1:-1]))
     place = np.searchsorted(edges, probabilities, side="right")
     found = []
     for number in np.unique(place):
         here = place == number
-        sums = cohort.sums(np.stack([labels[here], np.ones(here.sum())], 1), owners[here])
-        rate = Means(sums, lambda total: total[:, 0] / total[:, 1])
-        observed = float(labels[here].mean())
+        part = np.stack([labels[here] * counts[here], counts[here]], 1)
+        rate = Means(cohort.sums(part, owners[here]), lambda total: total[:, 0] / total[:, 1])
+        observed = float(np.average(labels[here], weights=counts[here]))
         spread = interval(observed, cohort.resample({"rate": rate})["rate"])
-        mean = float(probabilities[here].mean())
+        mean = float(np.average(probabilities[here], weights=counts[here]))
         found.append(Bin(mean, observed, spread.low, spread.high, int(here.sum())))
-    slope, intercept = _line(probabilities, labels, owners, cohort)
+    slope, intercept = calibration_line(probabilities, labels, counts, owners, cohort)
     return Calibration(tuple(found), slope, intercept)
 
 
-def _line(
-    probabilities: np.ndarray, labels: np.ndarray, owners: np.ndarray, cohort: Cohort
+def calibration_line(
+    probabilities: np.ndarray,
+    labels: np.ndarray,
+    counts: np.ndarray,
+    owners: np.ndarray,
+    cohort: Cohort,
 ) -> tuple[Estimate, Estimate]:
-    """Slope and intercept of the recalibration by maximum likelihood (Newton's method)."""
+    """Slope and intercept of `Calibration` by maximum likelihood (Newton's method); all arrays (label,)."""
 
     def undefined(reason: str) -> tuple[Estimate, Estimate]:
         return Estimate(None, reason=reason), Estimate(None, reason=reason)
@@ -87,16 +94,16 @@ def _line(
     beta = np.array([0.0, 0.0])
     for _ in range(100):
         mean = 1 / (1 + np.exp(-np.clip(x @ beta, -500, 500)))
-        information = (x * (mean * (1 - mean))[:, None]).T @ x
+        information = (x * (counts * mean * (1 - mean))[:, None]).T @ x
         if np.linalg.cond(information) > 1e14 or np.abs(beta).max() > 1e3:
             return undefined("risks and labels are separated: no finite line fits best.")
-        step = np.linalg.solve(information, x.T @ (labels - mean))
+        step = np.linalg.solve(information, x.T @ (counts * (labels - mean)))
         beta = beta + step
         if np.abs(step).max() < 1e-10:
             break
     else:
         return undefined("the fit of the line did not converge.")
-    pulls = cohort.sums(x * (labels - mean)[:, None], owners)
+    pulls = cohort.sums(x * (counts * (labels - mean))[:, None], owners)
     inverse = np.linalg.inv(information)
     covariance = inverse @ (pulls.T @ pulls) @ inverse
     # Back to the units of the logit: beta0 + beta1 (l - centre) / scale.

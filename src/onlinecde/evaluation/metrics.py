@@ -4,59 +4,22 @@ weights of 1 give its value, counts of drawn subjects its resamples."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from onlinecde.evaluation.bootstrap import Average, Cohort, Means, Ranking, Statistic
 from onlinecde.evaluation.predictions import MetricError, as_probabilities
+from onlinecde.evaluation.questions import Question, UndefinedMetric, questions
+from onlinecde.evaluation.time_to_event import Concordance, integrated_brier, surprise
 from onlinecde.models.readout import Readout
 
 Direction = Literal["max", "min"]
 
 BINS = 15
 """Bins of equal width for the calibration error."""
-
-
-class UndefinedMetric(MetricError):  # noqa: N818 - a finding more than a fault
-    """A metric without a value on these labels: one class only, no label; the message says why."""
-
-
-class Question:
-    """The predictions and labels of one output, and whose each label is."""
-
-    def __init__(
-        self,
-        predicted: Tensor,
-        labels: Tensor,
-        owners: np.ndarray | None = None,
-        subjects: int = 1,
-    ) -> None:
-        """Predictions (label,) or (label, class), labels (label,), their subjects `owners` (label,) from 0."""
-        self.predicted, self.labels = predicted.double().numpy(), labels.numpy()
-        self.owners = np.zeros(len(labels), np.int64) if owners is None else owners
-        self.subjects = subjects
-        self._rankings: dict[int | None, Ranking] = {}
-
-    def check_labels(self) -> None:
-        """Refuse a question without a label."""
-        if not len(self.labels):
-            raise UndefinedMetric("there is no label to compare with.")
-
-    def ranking(self, of: int | None = None) -> Ranking:
-        """Labels ranked by their prediction; of a class, by its probability. Sorted once for all metrics."""
-        if of not in self._rankings:
-            alone = of is None
-            scores = self.predicted if alone else self.predicted[:, of]
-            self._rankings[of] = Ranking(scores, self.labels == (1 if alone else of), self.owners)
-        return self._rankings[of]
-
-    def sums(self, columns: Sequence[np.ndarray]) -> np.ndarray:
-        """What each subject adds to the sum of each column (label,): (subject, column)."""
-        return np.stack([np.bincount(self.owners, c, self.subjects) for c in columns], 1)
 
 
 @dataclass(frozen=True)
@@ -78,9 +41,9 @@ class Metric:
     resampled: bool = True
     """Whether resamples say how sure it is. A distance does not: noise makes it grow."""
 
-    def value(self, predicted: Tensor, labels: Tensor) -> float:
-        """The metric of one question, without gaps: predictions (label,) or (label, class), labels (label,)."""
-        return float(self.define(Question(predicted, labels))(np.ones((1, 1)))[0])
+    def value(self, predicted: Tensor, labels: Tensor, edges: Sequence[float] = ()) -> float:
+        """The metric of one question, without gaps, as `Question` takes it."""
+        return float(self.define(Question(predicted, labels, edges=edges))(np.ones((1, 1)))[0])
 
 
 def score(task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: Readout) -> float:
@@ -100,7 +63,8 @@ def score(task_kind: str, metric: str, outputs: Tensor, labels: Tensor, head: Re
     1.0
     """
     chosen = metric_for(task_kind, metric)
-    return chosen_score(chosen, task_kind, as_probabilities(head, outputs), labels)
+    edges = () if head.bins is None else head.bins.edges.tolist()
+    return chosen_score(chosen, task_kind, as_probabilities(head, outputs), labels, edges)
 
 
 def score_or_none(
@@ -113,15 +77,22 @@ def score_or_none(
         return None
 
 
-def chosen_score(metric: Metric, task_kind: str, probabilities: Tensor, labels: Tensor) -> float:
-    """`score` from probabilities (..., output), in float64."""
+def chosen_score(
+    metric: Metric,
+    task_kind: str,
+    probabilities: Tensor,
+    labels: Tensor,
+    edges: Sequence[float] = (),
+) -> float:
+    """`score` from probabilities (..., output), in float64; of time to an event with the edges of its bins."""
     values, reasons = [], []
     asked = questions(task_kind, probabilities, labels)
     for predicted, wanted, _ in asked:
         try:
             if not bool(predicted.isfinite().all()):
                 raise UndefinedMetric("the model puts out numbers that are not finite.")
-            values.append(metric.value(predicted, wanted) / _label_unit(metric, wanted, len(asked)))
+            unit = _label_unit(metric, wanted, len(asked))
+            values.append(metric.value(predicted, wanted, edges) / unit)
         except UndefinedMetric as error:
             reasons.append(str(error))
     if not values:
@@ -130,16 +101,21 @@ def chosen_score(metric: Metric, task_kind: str, probabilities: Tensor, labels: 
 
 
 def resampled_metrics(
-    names: Sequence[str], task_kind: str, probabilities: Tensor, labels: Tensor, cohort: Cohort
+    names: Sequence[str],
+    task_kind: str,
+    probabilities: Tensor,
+    labels: Tensor,
+    cohort: Cohort,
+    edges: Sequence[float] = (),
 ) -> dict[str, Statistic]:
     """A statistic of the cohort's weights for each metric that can be resampled and has a value.
 
     probabilities (..., output) and labels as `score` takes them; `cohort` has the same streams.
     """
-    asked = [
-        (Question(predicted, wanted, cohort.owners(known.numpy()), cohort.count), wanted)
-        for predicted, wanted, known in questions(task_kind, probabilities, labels)
-    ]
+    asked = []
+    for predicted, wanted, known in questions(task_kind, probabilities, labels):
+        owners = cohort.owners(known.numpy())
+        asked.append((Question(predicted, wanted, owners, cohort.count, edges=edges), wanted))
 
     def of(metric: Metric) -> Statistic:
         parts: list[Statistic] = []
@@ -151,7 +127,8 @@ def resampled_metrics(
                 continue
         return parts[0] if len(parts) == 1 else Average(parts)
 
-    return {name: of(METRICS[name]) for name in names if METRICS[name].resampled}
+    defined = {name: metric_named(name) for name in names}
+    return {name: of(metric) for name, metric in defined.items() if metric.resampled}
 
 
 def _divided(statistic: Statistic, unit: float) -> Statistic:
@@ -170,38 +147,14 @@ def _label_unit(metric: Metric, labels: Tensor, outputs: int) -> float:
     return deviation
 
 
-def questions(
-    task_kind: str, probabilities: Tensor, labels: Tensor
-) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Each question's probabilities (n,), its labels (n,), and where these were (bool).
-
-    Multiclass is one question, with probabilities (n, class).
-    """
-
-    probabilities, labels = probabilities.cpu(), labels.cpu()
-    if task_kind == "multiclass":
-        known = labels >= 0
-        return [(probabilities[known], labels[known].to(torch.int64), known)]
-    if labels.ndim == probabilities.ndim - 1:
-        labels = labels.unsqueeze(-1)
-    if labels.shape != probabilities.shape:
-        raise MetricError(
-            f"outputs have shape {tuple(probabilities.shape)}, labels {tuple(labels.shape)}: they "
-            "must agree, but for a single output."
-        )
-    known = ~labels.isnan()
-    each = zip(probabilities.unbind(-1), labels.unbind(-1), known.unbind(-1), strict=True)
-    return [(f[k], w[k].to(probabilities), k) for f, w, k in each]
-
-
 def better(metric: str) -> Direction:
     """Whether more ("max") or less ("min") of a metric is better."""
-    return _known(metric).direction
+    return metric_named(metric).direction
 
 
 def metric_for(task_kind: str, metric: str) -> Metric:
     """The metric of this name, if it belongs to tasks of this kind."""
-    chosen = _known(metric)
+    chosen = metric_named(metric)
     if task_kind not in chosen.kinds:
         fitting = ", ".join(name for name, m in METRICS.items() if task_kind in m.kinds)
         raise MetricError(
@@ -210,15 +163,50 @@ def metric_for(task_kind: str, metric: str) -> Metric:
     return chosen
 
 
-def metric_title(name: str) -> str:
-    """A metric's name for readers."""
-    return METRICS[name].title if name in METRICS else name.capitalize()
+EXCESS = "excess"
+"""The metric that is a log loss less that of the best possible, where that is known."""
 
 
-def _known(metric: str) -> Metric:
-    if metric not in METRICS:
-        raise MetricError(f"there is no metric '{metric}': choose one of {', '.join(METRICS)}.")
-    return METRICS[metric]
+def metric_title(name: str, time_unit: str = "") -> str:
+    """A metric's name for readers.
+
+    >>> metric_title("auc@12", "hours")
+    'AUROC within 12 hours'
+    """
+    if name == EXCESS:
+        return "Log loss above the best possible"
+    base, at, horizon = name.partition("@")
+    title = METRICS[base].title if base in METRICS else base.capitalize()
+    return f"{title} within {horizon} {time_unit}".rstrip() if at else title
+
+
+def metric_named(name: str) -> Metric:
+    """A metric by name; with "@12" behind it a binary one, of whether an event comes within that time.
+
+    >>> metric_named("brier@6").kinds
+    ('time-to-event',)
+    """
+    base, at, horizon = name.partition("@")
+    if base not in METRICS:
+        raise MetricError(f"there is no metric '{name}': choose one of {', '.join(METRICS)}.")
+    binary = METRICS[base]
+    if not at:
+        return binary
+    try:
+        time = float(horizon)
+    except ValueError:
+        time = 0.0
+    if "binary" not in binary.kinds or not 0 < time < float("inf"):
+        raise MetricError(
+            f"there is no metric '{name}': give a binary one and a time, such as auc@12."
+        )
+    return replace(
+        binary,
+        name=name,
+        title=metric_title(name),
+        kinds=_WAITING,
+        define=lambda question: binary.define(question.within(time)),
+    )
 
 
 def _ranked(read: Callable[[Ranking], Statistic]) -> Callable[[Question], Statistic]:
@@ -305,6 +293,7 @@ def _explained(question: Question) -> Statistic:
 _TWO = ("binary", "multilabel")
 _CLASSES = ("binary", "multiclass", "multilabel")
 _NUMBERS = ("regression",)
+_WAITING = ("time-to-event",)
 
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
@@ -325,6 +314,9 @@ METRICS: Mapping[str, Metric] = {
         Metric("rmse", "RMSE", "min", _NUMBERS, _mean(_squared, np.sqrt), in_units=True),
         Metric("mae", "MAE", "min", _NUMBERS, _mean(lambda p, y: np.abs(p - y)), in_units=True),
         Metric("r2", "R²", "max", _NUMBERS, _explained),
+        Metric("concordance", "Concordance", "max", _WAITING, Concordance),
+        Metric("integrated_brier", "Integrated Brier score", "min", _WAITING, integrated_brier),
+        Metric("nll", "Negative log-likelihood", "min", _WAITING, surprise),
     )
 }
 """The metrics by name. "auc" of a multiclass task is the mean over the classes that occur, each

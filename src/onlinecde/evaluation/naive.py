@@ -9,14 +9,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from onlinecde.controls.path import rows_at
 from onlinecde.data import Task
-from onlinecde.evaluation.metrics import METRICS, UndefinedMetric, questions
+from onlinecde.evaluation.metrics import METRICS
+from onlinecde.evaluation.questions import UndefinedMetric, questions
+from onlinecde.models.readout import RULES, known_labels
+from onlinecde.models.time_bins import cumulative_risk, taken
+from onlinecde.series.empty_rows import filled_queries
 
 JUDGED_BY = {
     "binary": "log_loss",
     "multilabel": "log_loss",
     "multiclass": "log_loss",
     "regression": "rmse",
+    "time-to-event": "integrated_brier",
 }
 
 
@@ -66,7 +72,8 @@ def beside_naive(
     """
     naive = naive_predictions(task, split) if naive is None else naive
     labels, metric = task.split(split)[1].cpu(), METRICS[JUDGED_BY[task.kind]]
-    names = output_names(task) if task.outputs > 1 and task.kind != "multiclass" else ("",)
+    several = task.outputs > 1 and not RULES[task.kind].together
+    names = output_names(task) if several else ("",)
     found = []
     for name, guess in naive.items():
         pairs = zip(
@@ -79,7 +86,7 @@ def beside_naive(
             if not bool(said.isfinite().all()):
                 continue
             try:
-                scores = [metric.value(one, wanted) for one in (guessed, said)]
+                scores = [metric.value(one, wanted, task.edges) for one in (guessed, said)]
             except UndefinedMetric:
                 continue
             found.append(NaiveScore(name, output, metric.name, *scores))
@@ -105,13 +112,14 @@ def naive_predictions(task: Task, split: str) -> dict[str, Tensor]:
 
     For classes the share of each in the training split. For numbers the mean of the training split;
     the last value of the channel that predicts them best there, where one does so better than the
-    mean; and, with a label at every row, the label of the row before. Where a task has no training
+    mean; and, with labels along time, the label before. Where a task has no training
     split, shares and means are those of the labels that are judged.
     """
     labels = task.split(split)[1].cpu()
     trained = "train" in task.splits and len(task.splits["train"]) > 0
     known = task.split("train")[1].cpu() if trained else labels
-    shape = (*labels.shape, task.outputs) if labels.ndim < _dimensions(task) else labels.shape
+    wide = labels[..., 0] if task.kind == "time-to-event" else labels
+    shape = (*wide.shape, task.outputs) if wide.ndim < _dimensions(task) else wide.shape
     if task.kind != "regression":
         name = "base rate" if trained else "base rate of these labels"
         return {name: base_rate(task, known).expand(shape)}
@@ -124,19 +132,37 @@ def naive_predictions(task: Task, split: str) -> dict[str, Tensor]:
             values = _latest(task, split)[..., [max(c, 0) for c in columns]]
             use = torch.tensor([c >= 0 for c in columns]) & values.isfinite()
             found[name] = torch.where(use, values, mean)
-    if task.per == "row":
+    if task.per != "stream":
         found["label before"] = _label_before(labels.double(), mean)[..., None]
     return found
 
 
 def base_rate(task: Task, labels: Tensor) -> Tensor:
-    """The share (output,) of each class or positive label, half a label more counted of each."""
+    """The share (output,) of each class or positive label, half a label more counted of each.
+
+    Of time to an event, the risk by the end of each bin.
+    """
     if task.kind == "multiclass":
         counts = torch.bincount(labels[labels >= 0], minlength=len(task.classes)).double() + 0.5
         return counts / counts.sum()
-    rows = labels.reshape(-1, task.outputs)
-    ones, zeros = ((rows == label).sum(0).double() + 0.5 for label in (1, 0))
+    ones, zeros = (count + 0.5 for count in label_counts(task, labels))
+    if task.kind == "time-to-event":
+        return cumulative_risk(ones.log() - zeros.log())
     return ones / (ones + zeros)
+
+
+def label_counts(task: Task, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """How many labels of each output are 1, and how many are 0, (output,) float64.
+
+    Of time to an event: how many events came in each bin, and how many bins went by without (in part, where a stream
+    was lost within one).
+    """
+    if task.kind != "time-to-event":
+        rows = labels.reshape(-1, task.outputs)
+        return (rows == 1).sum(0).double(), (rows == 0).sum(0).double()
+    known = labels[known_labels(task.kind, labels)].double()
+    exposed, came = taken(torch.tensor(task.edges, dtype=torch.float64, device=known.device), known)
+    return came.sum(0), (exposed - came).sum(0)
 
 
 def output_names(task: Task) -> tuple[str, ...]:
@@ -148,7 +174,7 @@ def output_names(task: Task) -> tuple[str, ...]:
 
 def _dimensions(task: Task) -> int:
     """How many dimensions predictions have."""
-    return 3 if task.per == "row" else 2
+    return 2 if task.per == "stream" else 3
 
 
 def _last_values(task: Task, known: Tensor, mean: Tensor) -> tuple[str, list[int]] | None:
@@ -172,19 +198,23 @@ def _last_values(task: Task, known: Tensor, mean: Tensor) -> tuple[str, list[int
 
 
 def _latest(task: Task, split: str) -> Tensor:
-    """The newest value of each channel, after the last row (stream, channel) or each (stream, row, channel)."""
-    series = task.split(split)[0]
+    """The newest value of each channel where a label is: (stream, channel), or (stream, row or query, channel)."""
+    series, asked = task.split(split)[0], task.split_times(split)
     values = series.values.cpu().double().numpy()
     rows = np.where(np.isnan(values), -1, np.arange(values.shape[1])[:, None])
     rows = np.maximum.accumulate(rows, 1)
     found = np.take_along_axis(values, rows.clip(0), 1)
     if task.per == "stream":
         found = found[np.arange(len(found)), series.rows.cpu().numpy() - 1]
+    elif task.per == "time" and asked is not None:
+        clock = filled_queries(series, asked)
+        row = rows_at(series.times, series.rows, clock, series.streams).cpu().numpy()
+        found = np.take_along_axis(found, row[:, :, None], 1)
     return torch.from_numpy(found)
 
 
 def _label_before(labels: Tensor, mean: Tensor) -> Tensor:
-    """The newest label at an earlier row, the training mean before there is one: (stream, row)."""
+    """The newest label at an earlier row or query, the training mean before there is one: (stream, row)."""
     known = labels.numpy()
     rows = np.where(np.isnan(known), -1, np.arange(known.shape[1]))
     rows = np.maximum.accumulate(rows, 1)

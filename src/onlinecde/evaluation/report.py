@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onlinecde.evaluation import report_tables as tables
-from onlinecde.evaluation.metrics import questions
+from onlinecde.evaluation.questions import questions
 from onlinecde.evaluation.report_tables import cell
 from onlinecde.evaluation.results import Evaluation
 from onlinecde.files import replace_file
@@ -23,13 +23,15 @@ def report(
     evaluation: Evaluation,
     *,
     against: Sequence[Evaluation] = (),
+    at_rows: Sequence[Evaluation] = (),
     log: Sequence[Mapping[str, Any]] = (),
     trajectories: Sequence[Trajectory] = (),
 ) -> str:
     """The page as text: metrics with intervals, curves, streams as time goes.
 
-    `against` are evaluations of other models on the same split; `log` holds the epochs of the run
-    (`read_log`), `trajectories` what `follow` gives.
+    `against` are evaluations of other models on the same split; `at_rows` those of all models where the task has its
+    labels, where the others are by the clock; `log` holds the epochs of the run (`read_log`), `trajectories` what
+    `follow` gives.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -45,11 +47,18 @@ def report(
         metrics=tables.metric_table(evaluation, against),
         folds=tables.fold_table(evaluation, against),
         how=_how(evaluation, against),
+        since_row=tables.since_row_table(evaluation, against),
+        at_rows=tables.metric_table(at_rows[0], at_rows[1:]) if at_rows else None,
+        at_rows_note=_subtitle(at_rows[0]) if at_rows else "",
         figures=figures,
         naive=tables.naive_table(evaluation),
         before_event=tables.before_event_table(evaluation),
         before_event_note=_before_event_note(evaluation),
         alarms=_alarms(evaluation),
+        intervals=tables.interval_table(evaluation),
+        alarm_table=tables.alarm_table(evaluation),
+        alarm_note=_alarm_note(evaluation),
+        policy=evaluation.policy,
         trajectories=[
             Markup(inline_svg(trajectory_figure(one), f"{one.title}: {one.says} as time goes"))
             for one in trajectories
@@ -70,7 +79,6 @@ def write_report(path: str | os.PathLike[str], page: str) -> Path:
 
 
 def _subtitle(evaluation: Evaluation) -> str:
-    per = "one label a stream" if evaluation.per == "stream" else "a label at every row"
     split = f"{evaluation.split.capitalize()} split"
     if evaluation.fold is not None:
         split += f" of {evaluation.fold}"
@@ -81,7 +89,7 @@ def _subtitle(evaluation: Evaluation) -> str:
     if evaluation.positive is not None and evaluation.labels_given:
         share = 100 * evaluation.positive / evaluation.labels_given
         text += f" ({share:.1f} % positive)"
-    return f"{text}. {evaluation.kind.capitalize()}, {per}."
+    return f"{text}. {evaluation.kind.capitalize()}, {evaluation.asked_when}."
 
 
 def _lead(evaluation: Evaluation) -> list[tuple[str, str, str]]:
@@ -114,7 +122,7 @@ def _how(evaluation: Evaluation, against: Sequence[Evaluation]) -> str:
         slope, spread = cell(evaluation.calibration.slope)
         intercept, _ = cell(evaluation.calibration.intercept)
         parts.append(
-            f"Calibration slope {slope}{f' ({spread})' if spread else ''}, intercept {intercept}; "
+            f"Calibration slope{_ahead(evaluation)} {slope}{f' ({spread})' if spread else ''}, intercept {intercept}; "
             "a perfect model has 1 and 0."
         )
     if evaluation.utility_threshold is not None:
@@ -167,6 +175,18 @@ def _alarms(evaluation: Evaluation) -> str:
     )
 
 
+def _alarm_note(evaluation: Evaluation) -> str:
+    """What counts as a false alarm and as an event caught; empty where nothing is counted."""
+    curve = evaluation.alarm_curve
+    if curve is None:
+        return ""
+    return (
+        "An alarm is false where its label is 0 or not known, and catches an event where it is 1. Repeated "
+        f"every {curve.quiet:g} {evaluation.time_unit} while the risk stays at the threshold; at the times of the "
+        "labels. Thresholds are read off this split: to choose one that holds on new streams, onlinecde alarms."
+    )
+
+
 def _figures(
     evaluation: Evaluation, against: Sequence[Evaluation], log: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, str]]:
@@ -178,7 +198,7 @@ def _figures(
     def add(figure: Any, label: str, caption: str = "") -> None:
         found.append((inline_svg(figure, label), caption))
 
-    if evaluation.kind == "binary" and not evaluation.folds:
+    if evaluation.kind in ("binary", "time-to-event") and not evaluation.folds:
         _binary_figures(shown, evaluation, add)
     if evaluation.confusion:
         add(
@@ -200,11 +220,11 @@ def _figures(
 
 
 def _binary_figures(shown: Mapping[str, Evaluation], evaluation: Evaluation, add: Any) -> None:
-    roc, precision, bins, hours = {}, {}, {}, {}
+    roc, precision, bins, hours, alarms = {}, {}, {}, {}, {}
     models = list(shown)
     for name, one in shown.items():
         auc = one.metrics.get("auc")
-        if auc is None or auc.value is not None:
+        if one.kind == "binary" and (auc is None or auc.value is not None):
             curve = _rank_curves(one)
             if curve is not None:
                 roc[name], precision[name] = curve
@@ -219,6 +239,11 @@ def _binary_figures(shown: Mapping[str, Evaluation], evaluation: Evaluation, add
         ]
         if table:
             hours[name] = table
+        if one.alarm_curve is not None:
+            alarms[name] = (
+                np.array(one.alarm_curve.false_a_day),
+                np.array(one.alarm_curve.caught),
+            )
     if roc:
         add(curves.roc_figure(roc, models), "ROC curve")
         rate = (evaluation.positive or 0) / max(evaluation.labels_given, 1)
@@ -226,14 +251,27 @@ def _binary_figures(shown: Mapping[str, Evaluation], evaluation: Evaluation, add
     if bins:
         add(
             curves.calibration_figure(bins, models),
-            "Observed share against predicted risk",
-            "Labels in ten bins of like risk; on the line, a risk is what it says.",
+            f"Observed share against predicted risk{_ahead(evaluation)}",
+            f"Labels in ten bins of like risk{_ahead(evaluation)}; on the line, a risk is what it says.",
         )
     if hours:
         add(
             curves.before_event_figure(hours, evaluation.time_unit, models=models),
             "AUROC by time before the event",
         )
+    if alarms:
+        add(
+            curves.alarms_figure(alarms, models),
+            "Events caught against false alarms",
+            "Of all thresholds, from the highest on the left; at the times of the labels.",
+        )
+
+
+def _ahead(evaluation: Evaluation) -> str:
+    """Within which time the risk is meant, of time to an event."""
+    if evaluation.horizon is None:
+        return ""
+    return f" within {evaluation.horizon:g} {evaluation.time_unit}"
 
 
 def _rank_curves(evaluation: Evaluation) -> tuple[Any, Any] | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onlinecde.evaluation.alarms import AlarmScore
 from onlinecde.evaluation.bootstrap import Difference, Estimate, shown
 from onlinecde.evaluation.metrics import METRICS, metric_title
 from onlinecde.evaluation.results import Evaluation, compare
@@ -95,6 +96,31 @@ def fold_table(evaluation: Evaluation, against: Sequence[Evaluation]) -> ReportT
     return _table(columns, range(len(evaluation.folds)))
 
 
+def since_row_table(evaluation: Evaluation, against: Sequence[Evaluation]) -> ReportTable:
+    """The loss of each model by how long before it was asked a stream had its last row, beside the best possible."""
+    every = [*(evaluation, *against), *filter(None, [evaluation.reference])]
+    names = [one.model for one in (evaluation, *against)]
+    names += [KNOWN] * (evaluation.reference is not None)
+    of = [{bin_.start: bin_.loss for bin_ in one.since_row} for one in every]
+
+    def loss(place: int) -> Callable[[Any], Cell]:
+        return lambda one: cell(of[place].get(one.start, Estimate(None)))
+
+    title = f"{evaluation.time_unit.capitalize()} since the last row"
+    metric = "RMSE" if evaluation.kind == "regression" else "Log loss"
+    return _table(
+        [
+            (
+                title,
+                lambda one: f"{one.start:g} {'and more' if one.end is None else f'to {one.end:g}'}",
+            ),
+            ("Labels", lambda one: f"{one.labels:,}"),
+            *((f"{metric}, {name}", loss(place)) for place, name in enumerate(names)),
+        ],
+        evaluation.since_row,
+    )
+
+
 def before_event_table(evaluation: Evaluation) -> ReportTable:
     """How well rows are told from those of event-free streams, by their time before the event."""
     return _table(
@@ -109,6 +135,45 @@ def before_event_table(evaluation: Evaluation) -> ReportTable:
             (METRICS["sensitivity"].title, lambda one: cell(one.sensitivity)),
         ],
         evaluation.before_event,
+    )
+
+
+def alarm_table(evaluation: Evaluation) -> ReportTable:
+    """What alarms at some thresholds are worth: false ones, events caught, and how early."""
+    curve = evaluation.alarm_curve
+
+    def lead(one: AlarmScore) -> Cell:
+        if one.lead is None:
+            return "\u2013", ""
+        return number(one.lead[1]), f"{number(one.lead[0])} to {number(one.lead[2])}"
+
+    return _table(
+        [
+            ("Threshold", lambda one: number(one.threshold)),
+            ("False alarms a stream and day", lambda one: cell(one.false_a_day)),
+            (
+                "Events caught",
+                lambda one: (f"{one.caught:,} of {one.events:,}", percent(one.share_caught)),
+            ),
+            (f"{evaluation.time_unit.capitalize()} ahead, quartiles", lead),
+        ],
+        () if curve is None else curve.scores,
+    )
+
+
+def interval_table(evaluation: Evaluation) -> ReportTable:
+    """Coverage and width of a regression's intervals."""
+    several = len({one.output for one in evaluation.intervals}) > 1
+    return _table(
+        [
+            *([("Output", lambda one: one.output)] if several else []),
+            ("Intervals for", lambda one: f"{100 * one.level:g} % of labels"),
+            ("Labels inside", lambda one: cell(one.share)),
+            ("Width", lambda one: cell(one.width)),
+            ("Labels", lambda one: f"{one.labels:,}"),
+            ("Subjects", lambda one: f"{one.subjects:,}"),
+        ],
+        evaluation.intervals,
     )
 
 
@@ -173,6 +238,15 @@ def _table(
 def number(value: float | None, size: float | None = None) -> str:
     """As `shown`, with three figures after the point; a dash for none."""
     return "\u2013" if value is None else shown(value, size=size, digits=3).replace("-", _MINUS)
+
+
+def percent(share: Estimate) -> str:
+    """The interval of a share, or the share where it has none."""
+    if share.value is None:
+        return "\u2013"
+    if share.low is None or share.high is None:
+        return f"{100 * share.value:.0f} %"
+    return f"{100 * share.low:.0f} to {100 * share.high:.0f} %"
 
 
 def cell(found: Estimate | Difference, *, size: float | None = None) -> Cell:

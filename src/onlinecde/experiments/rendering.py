@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from onlinecde.evaluation.metrics import better
 from onlinecde.experiments.summary import Entry, Summary
 from onlinecde.files import replace_file
 from onlinecde.plots.accuracy_cost import CostPanel, CostPoint
@@ -189,8 +190,9 @@ def cost_panels(summary: Summary) -> tuple[list[CostPanel], str]:
                     CostPoint(column.name, (x, mean), entry.deviation() or 0.0, published=theirs)
                 )
         if points:
-            better = "lower" if row.metric == "rmse" else "higher"
-            panels.append(CostPanel(row.name, TITLES.get(row.metric, row.metric), better, points))
+            direction = "lower" if better(row.metric) == "min" else "higher"
+            title = TITLES.get(row.metric, row.metric)
+            panels.append(CostPanel(row.name, title, direction, points))
     return panels, axis
 
 

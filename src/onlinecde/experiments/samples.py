@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -16,10 +13,8 @@ def sample_task(task: Task, streams: int | None, rows: int | None) -> Task:
 
     Classes take turns, so that few streams still hold all of them.
     """
-    if rows is not None and rows < task.series.times.shape[1]:
-        series = task.series.first_rows(rows)
-        labels = task.labels[:, :rows] if task.per == "row" else task.labels
-        task = replace(task, series=series, labels=labels, **_selected(task, slice(None), rows))
+    if rows is not None:
+        task = task.first_rows(rows)
     if streams is None or streams >= len(task.series):
         return task
     chosen, splits, start = [], {}, 0
@@ -29,25 +24,7 @@ def sample_task(task: Task, streams: int | None, rows: int | None) -> Task:
         chosen.append(kept)
         splits[name] = torch.arange(start, start + len(kept))
         start += len(kept)
-    at = torch.cat(chosen)
-    labels = task.labels[at]
-    series = task.series[at]
-    if task.per == "row":
-        labels = labels[:, : series.times.shape[1]]
-    return replace(
-        task,
-        series=series,
-        labels=labels,
-        subjects=tuple(task.subjects[i] for i in at.tolist()),
-        splits=splits,
-        **_selected(task, at, series.times.shape[1]),
-    )
-
-
-def _selected(task: Task, streams: Tensor | slice, rows: int) -> dict[str, Any]:
-    """Utility and known risk of these streams and rows, where the task has them."""
-    known = {"utility": task.utility, "known_risk": task.known_risk}
-    return {name: one and one.select(streams, rows) for name, one in known.items()}
+    return task.select(torch.cat(chosen), splits)
 
 
 def _classes(task: Task, at: Tensor) -> Tensor:

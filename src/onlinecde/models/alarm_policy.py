@@ -26,10 +26,12 @@ class AlarmPolicy:
 
     Args:
         threshold: a probability, or a number of a regression.
-        rearm: the number must have fallen below this before another alarm; default: the threshold.
+        rearm: the number must have been below this before another alarm; default: the threshold. Above the threshold,
+            as 1 of a probability, an alarm is repeated after each quiet time as long as the number stays there.
         quiet: time after an alarm in which no other is raised for that stream, in the model's unit.
         every: time between looks between rows; None: at rows alone.
         output: the output that is watched.
+        horizon: of time to an event, how far ahead the risk looks that is watched; default: as the first answer.
         chosen: how the policy was chosen: budget, guarantee in words, numbers of the validation; plain values.
 
     Raises:
@@ -50,30 +52,34 @@ class AlarmPolicy:
     quiet: float = 0.0
     every: float | None = None
     output: int = 0
+    horizon: float | None = None
     chosen: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if self.rearm is None:
             object.__setattr__(self, "rearm", self.threshold)
-        for name in ("threshold", "rearm", "quiet", "every"):
+        for name in ("threshold", "rearm", "quiet", "every", "horizon"):
             number = getattr(self, name)
-            if number is None and name == "every":
+            if number is None and name in ("every", "horizon"):
                 continue
             plain = isinstance(number, int | float | np.integer | np.floating)
             if isinstance(number, bool) or not plain or not isfinite(number):
                 more = ", for a classifier a probability from 0 to 1" if name == "threshold" else ""
                 raise AlarmPolicyError(f"{name} is {number!r}: give a finite number{more}.")
             object.__setattr__(self, name, float(number))
-        if self.rearm > self.threshold:
-            raise AlarmPolicyError(
-                f"rearm is {self.rearm:g}, above the threshold {self.threshold:g}: give the threshold or less."
-            )
         if self.quiet < 0:
             raise AlarmPolicyError(f"quiet is {self.quiet:g}: give a time of 0 or more.")
+        if self.repeated and not self.quiet:
+            raise AlarmPolicyError(
+                f"rearm is {self.rearm:g}, above the threshold {self.threshold:g}, which repeats an alarm whenever the "
+                "quiet time is over: give a quiet time too, or the threshold or less."
+            )
         if self.every is not None and self.every <= 0:
             raise AlarmPolicyError(
                 f"every is {self.every:g}: give a time above 0, or none for looks at rows alone."
             )
+        if self.horizon is not None and self.horizon <= 0:
+            raise AlarmPolicyError(f"horizon is {self.horizon:g}: give a time above 0, or none.")
         whole = isinstance(self.output, int | np.integer) and not isinstance(self.output, bool)
         if not whole or self.output < 0:
             raise AlarmPolicyError(
@@ -84,8 +90,20 @@ class AlarmPolicy:
         object.__setattr__(self, "output", int(self.output))
         object.__setattr__(self, "chosen", dict(self.chosen))
 
+    @property
+    def repeated(self) -> bool:
+        """Whether an alarm comes again after the quiet time though the number has not fallen."""
+        return self.rearm > self.threshold
+
     def check_outputs(self, outputs: int, kind: str) -> None:
         """Raise AlarmPolicyError for a policy that a model of this kind can never meet, or never be below."""
+        waiting = kind == "time-to-event"
+        if self.horizon is not None and not waiting:
+            raise AlarmPolicyError(
+                f"horizon is {self.horizon:g}: that is for models of time to an event; leave it out."
+            )
+        # Whatever its bins, such a model has one risk within a horizon.
+        outputs = 1 if waiting else outputs
         if self.output >= outputs:
             raise AlarmPolicyError(
                 f"output is {self.output}: the model has no such output; it has {outputs}."
@@ -193,10 +211,13 @@ class AlarmPolicy:
 
     def words(self, time_unit: str | None = None) -> str:
         """The policy in words; time_unit: the model's, one of `TIME_UNITS`."""
-        said = f"alarms at {self.threshold:.4g}"
-        if self.rearm != self.threshold:
+        ahead = "" if self.horizon is None else f" within {_span(self.horizon, time_unit)}"
+        said = f"alarms at {self.threshold:.4g}{ahead}"
+        if self.repeated:
+            said += f", again every {_span(self.quiet, time_unit)} while there"
+        elif self.rearm != self.threshold:
             said += f", again after falling below {self.rearm:.4g}"
-        if self.quiet:
+        if self.quiet and not self.repeated:
             said += f", at most one in {_span(self.quiet, time_unit)}"
         if self.every is None:
             return f"{said}; looked at when a row comes"
@@ -204,7 +225,10 @@ class AlarmPolicy:
 
     def as_json(self) -> dict[str, Any]:
         """The policy as plain values; `from_json` reads it."""
-        return {f.name: getattr(self, f.name) for f in fields(self)} | {"chosen": dict(self.chosen)}
+        content = {f.name: getattr(self, f.name) for f in fields(self)}
+        if self.horizon is None:
+            del content["horizon"]
+        return content | {"chosen": dict(self.chosen)}
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
@@ -216,7 +240,8 @@ class AlarmPolicy:
         """
         if not isinstance(content, Mapping):
             raise AlarmPolicyError(
-                "an alarm policy is a mapping of fields: threshold, rearm, quiet, every, output, chosen."
+                "an alarm policy is a mapping of fields: threshold, rearm, quiet, every, output, horizon, "
+                "chosen."
             )
         known = [f.name for f in fields(cls)]
         if strange := [name for name in content if name not in known]:

@@ -6,7 +6,7 @@ import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Self
+from typing import Any, ClassVar, Generic, Literal, Self
 
 import numpy as np
 import torch
@@ -14,10 +14,14 @@ from torch import Tensor, nn
 
 from onlinecde.controls import Encoding, Measurability
 from onlinecde.models.alarm_policy import AlarmPolicy
+from onlinecde.models.intervals import Intervals, IntervalsError
 from onlinecde.models.readout import Readout
 from onlinecde.models.state import State, StateError, as_numbers, real_cells
 from onlinecde.series import Schema, SchemaWarning, SeriesBatch, SeriesError
 from onlinecde.solvers.fields import has_hooks
+
+Asking = Literal["hold", "empty-rows"]
+"""What a model that is online at rows alone does between them, see `models.asking`."""
 
 
 class OnlineModel(nn.Module, ABC, Generic[State]):
@@ -33,7 +37,10 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
     encoding: Encoding
     alarm_policy: AlarmPolicy | None = None
     """When live streams raise alarms; `save` keeps it, and an engine follows it unless it is given another."""
+    intervals: Intervals | None = None
+    """Around the numbers of a regression, measured by `fit`; `save` keeps them."""
     _schema: Schema | None = None
+    _asking: Asking = "hold"
 
     @property
     def schema(self) -> Schema | None:
@@ -52,6 +59,18 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
     @schema.setter
     def schema(self, schema: Schema | None) -> None:
         self._schema = schema
+
+    @property
+    def asking(self) -> Asking:
+        """How series are asked about between rows, where nobody says otherwise: `fit` sets it and `save` keeps it.
+
+        `predict` and live streams hold the last answer in any case: rows, empty ones too, are `observe`'s.
+        """
+        return self._asking
+
+    @asking.setter
+    def asking(self, asking: Asking) -> None:
+        self._asking = asking
 
     @property
     @abstractmethod
@@ -118,11 +137,48 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
             StateError: a stream has no row yet, or t lies before its last one.
         """
 
-    def fit_scales(self, batch: SeriesBatch) -> Self:
+    def interval(self, outputs: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends of the intervals around a regression's outputs (..., output), on the CPU.
+
+        Args:
+            outputs: what the model put out.
+            level: the share of labels that such intervals hold.
+
+        Raises:
+            IntervalsError: the model has none, or none of this level.
+
+        >>> import onlinecde as oc
+        >>> model = oc.GRU(channels=1, hidden=2, outputs=1)
+        >>> model.intervals = Intervals((0.9,), ((2.0,),), ((0.0,),), ((1.0,),), subjects=40)
+        >>> model.interval(torch.tensor([[3.0]]))
+        (tensor([[1.]]), tensor([[5.]]))
+        """
+        if self.intervals is None:
+            raise IntervalsError(
+                "the model has no intervals: they are measured by `fit`, for a regression with enough validation "
+                "subjects."
+            )
+        numbers = outputs.detach().double().cpu().numpy()
+        lower, upper = (torch.from_numpy(x) for x in self.intervals.bounds(numbers, level))
+        return lower.to(outputs.dtype), upper.to(outputs.dtype)
+
+    def within(self, horizon: float | None = None) -> Self:
+        """Of a model of time to an event one of kind "binary", of the same weights: whether it comes within a horizon.
+
+        Args:
+            horizon: in the unit of the series' time; default: the model's own.
+        """
+        one = copy.copy(self)
+        one._modules = {**self._modules, "readout": self.readout.within(horizon)}
+        one.outputs = 1
+        return one
+
+    def fit_scales(self, batch: SeriesBatch, times: Tensor | None = None) -> Self:
         """Learn from training series how the model sees them: its scales, and the names of its channels.
 
         Args:
             batch: training series alone.
+            times: where they will be asked about, (stream, query), NaN behind a stream's last; default: at rows.
 
         Returns:
             The model itself.

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 ONE_EACH = np.empty(0, np.int32)
 """One step on the time leg of every stream."""
+LOG_COUNTS = {"linear": False, "log": True}
+"""The count scales that the kernels know, and whether they take logarithms; others go the plain way."""
 
 
 class FrozenCDE:
@@ -51,18 +53,7 @@ class FrozenCDE:
         self._model = copy.deepcopy(model).eval().requires_grad_(False)
         with torch.no_grad():
             self._packed = packed(self._model)
-
-    @property
-    def outputs(self) -> int:
-        return self._model.outputs
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._model.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self._model.device
+        self.outputs, self.dtype, self.device = model.outputs, model.dtype, model.device
 
     def init_state(self, streams: int = 1, static: Any = None) -> CDEState:
         """The state of streams of which nothing was observed yet; static (stream, feature)."""
@@ -90,8 +81,8 @@ class FrozenCDE:
         after = None if self._packed is None else self._packed.advance(self._model, state, t, x)
         if after is None:
             return None
-        within = [np.abs(part.numpy()).max(1) <= largest for part in (after.z, after.values)]
-        return after, np.logical_and(*within)
+        z, _, values, *_ = after.arrays
+        return after, (np.abs(z).max(1) <= largest) & (np.abs(values).max(1) <= largest)
 
     @torch.no_grad()
     def predict(self, state: CDEState, t: Any = None) -> Tensor:
@@ -130,25 +121,16 @@ class Packed:
         The caller then takes the plain way, which says what is wrong.
         """
         after = self.advance(model, state, t, x)
-        return after if after is not None and _finite(after.z.numpy()) else None
+        return after if after is not None and _finite(after.arrays[0]) else None
 
     def advance(self, model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | None:
         """`observe`, whatever numbers come of it."""
         kernels = _kernels()
-        streams, channels = state.time.shape[0], model.channels
-        clock = np.empty(streams)
         try:
-            clock[:] = t if isinstance(t, float | int) else _cells(t, "t")
+            z, *kept = state.arrays
+            streams, channels = len(z), model.channels
+            clock = _clock(t, streams)
             rows = np.ascontiguousarray(_cells(x, "x"), self.dtype)
-            kept = kernels.Held(
-                state.time.numpy(),
-                state.values.numpy(),
-                state.counts.numpy(),
-                state.observed.numpy(),
-                state.previous.numpy(),
-                state.previous_time.numpy(),
-            )
-            z = state.z.numpy()
         except (TypeError, ValueError, RuntimeError):
             return None
         if rows.shape != (streams, channels):
@@ -160,7 +142,9 @@ class Packed:
             rows[:, :channels] = observed
         plan = kernels.empty_plan(streams, wide, self.encoding.counts, self.dtype)
         since = np.empty(streams)
-        if not kernels.plan_observation(clock, rows, since, kept, plan, self.scaling):
+        if not kernels.plan_observation(
+            clock, rows, since, kernels.Held(*kept), plan, self.scaling
+        ):
             return None
         if np.count_nonzero(plan.again):
             z = np.where(plan.again[:, None], state.before.numpy(), z)
@@ -196,18 +180,18 @@ class Packed:
         """z at t, a number or (stream,), by the kernels; None as for `observe`."""
         kernels = _kernels()
         time = state.time.numpy()
-        clock = np.empty(len(state))
         try:
-            clock[:] = t if isinstance(t, float | int) else _cells(t, "t")
+            clock = _clock(t, len(state))
         except (TypeError, ValueError, RuntimeError):
             return None
-        if not (clock >= time).all() or np.isinf(clock).any():
+        if np.count_nonzero((clock >= time) & (clock < np.inf)) != len(clock):
             return None
         time_steps = self._time_leg_steps(clock, time)
         if time_steps is None:
             return None
-        now = kernels.scale_times(clock, self.scaling)
-        then = kernels.scale_times(time, self.scaling)
+        ends = np.empty((2, len(clock)))
+        ends[0], ends[1] = clock, time
+        now, then = kernels.scale_times(ends, self.scaling)
         drive = None
         if self.path_weight is not None:
             here = online.row(model, state.time, state.values, state.counts).numpy()
@@ -254,6 +238,7 @@ def kernels_apply(model: NeuralCDE) -> bool:
         or torch.compiler.is_compiling()
         or not is_plain(model.field)  # pyright: ignore[reportArgumentType]
         or not model.encoding.is_plain
+        or model.encoding.count_scale not in LOG_COUNTS
         or cpu_unavailable() is not None
     ):
         return False
@@ -286,7 +271,7 @@ def packed(model: NeuralCDE) -> Packed | None:
             kind(encoding.gain),
             kind(np.inf if encoding.clip is None else encoding.clip),
             encoding.counts,
-            encoding.count_scale == "log",
+            LOG_COUNTS[encoding.count_scale],
             kind(encoding.count_gain),
             LINEAR if encoding.bounded else np.inf,
         ),
@@ -303,6 +288,8 @@ def predict(model: NeuralCDE, fast: Packed | None, state: CDEState, t: Any) -> T
         z = state.z if not np.isnan(state.time.numpy()).any() else None
     elif fast is not None:
         z = fast.ahead(model, state, t)
+    if z is not None and not getattr(model.readout, "sees_path", False):
+        return model.read(z, None)
     clock = state.time if t is None else per_stream(t, len(state), model.device)
     if z is not None:
         return model.read(z, online.seen_at(model, state, clock))
@@ -316,7 +303,7 @@ def _after(plan: Any, z: np.ndarray, before: np.ndarray, state: CDEState) -> CDE
     if state.stamps is not None:
         stamps = online.stamps_before(state, torch.from_numpy(plan.again))
     kept = plan.held
-    return CDEState(
+    after = CDEState(
         torch.from_numpy(z),
         torch.from_numpy(before),
         torch.from_numpy(kept.time),
@@ -328,12 +315,27 @@ def _after(plan: Any, z: np.ndarray, before: np.ndarray, state: CDEState) -> CDE
         state.static,
         stamps,
     )
+    vars(after)["arrays"] = (z, *kept)
+    return after
+
+
+def _clock(t: Any, streams: int) -> np.ndarray:
+    """Times (stream,) of a number or one for each stream; an error of any kind for anything else."""
+    clock = np.empty(streams)
+    if isinstance(t, float | int):
+        clock.fill(t)
+        return clock
+    times = _cells(t, "t")
+    if times.ndim > 1:
+        raise ValueError("one time for each stream")
+    clock[:] = times
+    return clock
 
 
 def _cells(given: Any, what: str) -> np.ndarray:
     """`real_cells` without a copy of tensors; an error of any kind where it is not for the kernels."""
     if isinstance(given, Tensor):
-        given = given.detach().numpy()
+        given = (given.detach() if given.requires_grad else given).numpy()
     return (
         given
         if given.__class__ is np.ndarray and given.dtype.kind == "f"

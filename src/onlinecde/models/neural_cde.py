@@ -34,6 +34,7 @@ from onlinecde.models.parts import (
 from onlinecde.models.readout import read, read_rows
 from onlinecde.models.state import CDEState, StateError
 from onlinecde.series import SeriesBatch
+from onlinecde.series.empty_rows import filled_queries
 from onlinecde.solvers import MLPField, Solver, VectorField, solve_with
 from onlinecde.solvers.fields import as_field, is_linear
 from onlinecde.solvers.segments import PathSegments
@@ -140,21 +141,27 @@ class NeuralCDE(OnlineModel[CDEState]):
         """Whether static features are channels of X."""
         return self.encoding.static > 0
 
-    def fit_scales(self, batch: SeriesBatch) -> Self:
+    def fit_scales(self, batch: SeriesBatch, times: Tensor | None = None) -> Self:
         super().fit_scales(batch)
         ramps = getattr(self.readout, "ramps", None)
         if ramps is None:
             return self
-        some = batch[:: -(-len(batch) // STREAMS)].to(self.device)
-        path = controls.rectilinear(some, encoding=self.encoding)
-        view = self.seen(path.rows, self.ages(some.times, self.stamps(some)))
+        every = slice(None, None, -(-len(batch) // STREAMS))
+        some = batch[every].to(self.device)
+        path, asked, row = controls.rectilinear(some, encoding=self.encoding), some.real, None
+        clock = some.times
+        if times is not None:
+            asked, clock = ~times[every].isnan(), filled_queries(some, times[every])
+            row = rows_at(some.times, some.rows, clock, some.streams)
+        view = self._seen_at(path, self.stamps(some), clock, row)
         assert view is not None
         # What was never observed is not known, and 0 only in X.
         ever = path.observed.cumsum(1) > 0
+        ever = ever if row is None else _pick(ever, row)
         known = torch.ones_like(view, dtype=torch.bool)
         known[:, :, 1 : 1 + ever.shape[2]] = ever
         known[:, :, self.encoding.path_channels :] = ever[:, :, : self.channels]
-        ramps.fit(torch.where(known, view, torch.nan)[some.real])
+        ramps.fit(torch.where(known, view, torch.nan)[asked.to(view.device)])
         return self
 
     def path(self, batch: SeriesBatch) -> Path:
@@ -199,6 +206,30 @@ class NeuralCDE(OnlineModel[CDEState]):
             return None
         x = self.encoding.seen(x)
         return x if ages is None else torch.cat([x, ages], -1)
+
+    def seen_of(self, batch: SeriesBatch, times: Tensor | None = None) -> Tensor | None:
+        """What the readout sees of prepared series at rows, or at query times, (stream, row, number); None for nothing.
+
+        times (stream, query), NaN behind a stream's last.
+        """
+        path, clock, row = self.path(batch), batch.times, None
+        if times is not None:
+            clock = filled_queries(batch, times)
+            row = rows_at(path.times, path.lengths, clock, path.streams)
+        return self._seen_at(path, self.stamps(batch), clock, row)
+
+    def _seen_at(
+        self, path: Path, stamps: Tensor | None, clock: Tensor, row: Tensor | None
+    ) -> Tensor | None:
+        """What the readout sees at `clock` (stream, query), of which `row` is the last row; None: at all rows."""
+        if row is None:
+            return self.seen(path.rows, self.ages(path.times, stamps))
+        x, stamps = _pick(path.rows, row), None if stamps is None else _pick(stamps, row)
+        if isinstance(path, RectilinearPath):
+            x = torch.cat([path.scale_time(clock)[:, :, None].to(x), x[:, :, 1:]], 2)
+        else:
+            clock = path.times.gather(1, row)
+        return self.seen(x, self.ages(clock, stamps))
 
     def read(self, z: Tensor, seen: Tensor | None) -> Tensor:
         """Outputs of z (..., hidden) with what the readout sees of the path besides."""
@@ -249,15 +280,11 @@ class NeuralCDE(OnlineModel[CDEState]):
         clock = query_times(at, len(path.rows), path.times.device)
         row = rows_at(path.times, path.lengths, clock, path.streams)
         field, z0 = self.vector_field, self.begin(path.rows[:, 0], static)
-        x = _pick(path.rows, row)
-        stamps = None if stamps is None else _pick(stamps, row)
+        seen = self._seen_at(path, stamps, clock, row)
         if isinstance(path, RectilinearPath):
-            z = solve_with(self.solver, path, field, z0, at=clock).z
-            x = torch.cat([path.scale_time(clock)[:, :, None].to(x), x[:, :, 1:]], 2)
-            return self.read(z, self.seen(x, self.ages(clock, stamps)))
+            return self.read(solve_with(self.solver, path, field, z0, at=clock).z, seen)
         # Between rows the next one is not known yet: what was said after the last row stands.
-        z = _pick(solve_with(self.solver, path, field, z0).z, row)
-        return self.read(z, self.seen(x, self.ages(path.times.gather(1, row), stamps)))
+        return self.read(_pick(solve_with(self.solver, path, field, z0).z, row), seen)
 
     def init_state(self, streams: int = 1, static: Any = None) -> CDEState:
         if self.measurability is Measurability.OFFLINE:

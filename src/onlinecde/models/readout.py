@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
@@ -10,9 +11,10 @@ from torch import Tensor, nn
 
 from onlinecde.models.ramps import Ramps
 from onlinecde.models.steps import Steps
+from onlinecde.models.time_bins import LogOdds, TimeBins, cumulative_risk, time_to_event_loss
 from onlinecde.solvers.fields import has_hooks, is_linear
 
-Kind = Literal["regression", "binary", "multiclass", "multilabel"]
+Kind = Literal["regression", "binary", "multiclass", "multilabel", "time-to-event"]
 
 BLOCK = 16_384
 """Rows that a GPU's readout takes in at once, outside training."""
@@ -23,7 +25,11 @@ class _Rule(NamedTuple):
 
     probabilities: Callable[[Tensor], Tensor]
     each_loss: Callable[[Tensor, Tensor, Tensor | None], Tensor]
-    """Losses (..., output), or (...) of classes, from outputs (..., output), labels and a weight"""
+    """Losses from outputs (..., output), labels, and a weight or the edges of bins: of each output, or one for all"""
+    known: Callable[[Tensor], Tensor] = lambda labels: ~labels.isnan()
+    """Where there is a label: of the shape of the losses"""
+    together: bool = False
+    """Whether all outputs answer to one label"""
 
 
 def _squared(outputs: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
@@ -45,10 +51,20 @@ def _class_loss(outputs: Tensor, labels: Tensor, weight: Tensor | None) -> Tenso
 RULES: dict[str, _Rule] = {
     "regression": _Rule(lambda outputs: outputs, _squared),
     "binary": _Rule(torch.sigmoid, _log_loss),
-    "multiclass": _Rule(lambda outputs: outputs.softmax(-1), _class_loss),
+    "multiclass": _Rule(
+        lambda outputs: outputs.softmax(-1), _class_loss, lambda labels: labels >= 0, together=True
+    ),
     "multilabel": _Rule(torch.sigmoid, _log_loss),
+    "time-to-event": _Rule(
+        cumulative_risk, time_to_event_loss, lambda labels: ~labels[..., 0].isnan(), together=True
+    ),
 }
 assert set(RULES) == set(get_args(Kind))
+
+
+def known_labels(kind: str, labels: Tensor) -> Tensor:
+    """Where there is a label, bool: (...) of one label for all outputs, of the shape of `labels` otherwise."""
+    return RULES[kind].known(labels)
 
 
 def masked_loss(kind: str, outputs: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -57,23 +73,25 @@ def masked_loss(kind: str, outputs: Tensor, labels: Tensor, weight: Tensor | Non
     Args:
         kind: what the outputs are.
         outputs: (..., output).
-        labels: (...,) for multiclass and for one output, else (..., output); NaN, or -1 for a class, where there
-            is none.
-        weight: the positive weight, or (class,) for multiclass, whose mean is then a weighted one.
+        labels: (...,) for multiclass and for one output, (..., 2) for time-to-event (how long it took, and whether to
+            the event), else (..., output); NaN, or -1 for a class, where there is none.
+        weight: the positive weight; (class,) for multiclass, whose mean is then a weighted one; (bin,) for
+            time-to-event, the edges of its bins.
 
     Returns:
         A number; without any label 0, and so are its gradients.
     """
-    classes = kind == "multiclass"
+    rule, classes = RULES[kind], kind == "multiclass"
     # A sum over many labels is beyond half precision.
     outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-    if not classes and labels.ndim == outputs.ndim - 1:
+    if not rule.together and labels.ndim == outputs.ndim - 1:
         labels = labels.unsqueeze(-1)
-    known = labels >= 0 if classes else ~labels.isnan()
-    labels = torch.where(known, labels, 0).to(labels.dtype if classes else outputs.dtype)
+    known = rule.known(labels)
+    there = known if known.ndim == labels.ndim else known[..., None]
+    labels = torch.where(there, labels, 0).to(labels.dtype if classes else outputs.dtype)
     # What stands where there is no label may be infinite, and 0 times that would be NaN in the gradients.
-    outputs = torch.where(known[..., None] if classes else known, outputs, 0.0)
-    each = RULES[kind].each_loss(outputs, labels, weight)
+    outputs = torch.where(known[..., None] if rule.together else known, outputs, 0.0)
+    each = rule.each_loss(outputs, labels, weight)
     total = torch.where(known, each, 0.0).sum()
     if classes and weight is not None:
         share = torch.where(known, weight[labels.to(torch.int64)], 0.0).sum()
@@ -117,7 +135,8 @@ class Readout(nn.Module):
 
     Linear; a small MLP with layer norm where `width` is given, with `dropout` in training; so many MLPs that share
     their weights, without layer norm, with `members` (see `Members`). Outputs are raw: numbers for regression, logits
-    otherwise. `binary` and `multilabel` have one logit for each question, `multiclass` one for each class.
+    otherwise. `binary` and `multilabel` have one logit for each question, `multiclass` one for each class,
+    `time-to-event` one for each of its `bins` of time ahead (`TimeBins`, which `fit` lays where events are).
 
     Args:
         hidden: size of z.
@@ -182,6 +201,7 @@ class Readout(nn.Module):
         self.layers = layers
         self.ramps = Ramps(seen, ramps) if ramps else None
         self.steps = Steps(seen, steps) if steps else None
+        self.bins = TimeBins(outputs) if kind == "time-to-event" else None
 
     @property
     def paces(self) -> tuple[float, float]:
@@ -211,7 +231,19 @@ class Readout(nn.Module):
 
     def loss(self, outputs: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
         """Mean loss over the labels that are there, see `masked_loss`."""
-        return masked_loss(self.kind, outputs, labels, weight)
+        return masked_loss(
+            self.kind, outputs, labels, weight if self.bins is None else self.bins.edges
+        )
+
+    def within(self, horizon: float | None = None) -> Readout:
+        """Of a readout of time to an event one of kind "binary", with the same weights: log-odds within a horizon."""
+        if self.bins is None:
+            raise ValueError(f"a readout of kind {self.kind!r} says nothing of horizons.")
+        one = copy.copy(self)
+        layers = nn.Sequential(self.layers, LogOdds(self.bins, horizon))
+        one._modules = {**self._modules, "layers": layers, "bins": None}
+        one.kind, one.linear = "binary", False
+        return one
 
 
 def _layers(

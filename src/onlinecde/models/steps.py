@@ -1,4 +1,4 @@
-"""`Steps`: a sum of steps of single numbers, which stands beside a readout."""
+"""`Steps`: single-feature step functions, added to a readout."""
 
 from __future__ import annotations
 

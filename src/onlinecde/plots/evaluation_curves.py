@@ -122,6 +122,21 @@ def before_event_figure(
     return figure
 
 
+def alarms_figure(curves: Mapping[str, Curve], models: Sequence[str] = ()) -> Figure:
+    """False alarms per stream and day, and shares of events caught, (threshold,) of each model."""
+    figure = Figure(figsize=(5.0, 4.0), layout="constrained")
+    with page_style():
+        axis, looks = figure.subplots(), _looks(curves, models)
+        for name, (false, caught) in curves.items():
+            order = np.argsort(false, kind="stable")
+            axis.plot(false[order], caught[order], label=name, **looks[name])
+        widest = max(float(false.max()) for false, _ in curves.values()) or 1.0
+        axis.set(xlim=(0, widest), ylim=(0, 1.01), title="Alarms")
+        axis.set(xlabel="false alarms a stream and day", ylabel="events caught")
+        _legend(axis, len(curves), "lower right")
+    return figure
+
+
 def training_figure(epochs: Sequence[Mapping[str, Any]], metric: str, title: str) -> Figure:
     """Losses and the validation metric, epoch by epoch, from the lines of a run's log."""
     figure = Figure(figsize=(5.0, 4.0), layout="constrained")

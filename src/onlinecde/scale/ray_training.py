@@ -12,12 +12,14 @@ from torch.nn.parallel import DistributedDataParallel
 from onlinecde.data import Task
 from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models import OnlineModel
+from onlinecde.models.asking import ask
 from onlinecde.models.channel_dropout import dropping_as_part
+from onlinecde.models.readout import known_labels
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers.counting import counting_evaluations, note_evaluations
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.loop import Training
-from onlinecde.training.objectives import HorizonReadout, Scales
+from onlinecde.training.objectives import HorizonReadout, Scales, along
 from onlinecde.training.settings import FitSettings
 
 
@@ -28,10 +30,10 @@ class _Outputs(nn.Module):
         super().__init__()
         self.model, self.ahead = model, ahead
 
-    def forward(self, batch: SeriesBatch, final: bool) -> tuple[Tensor, ...]:
+    def forward(self, batch: SeriesBatch, times: Tensor | None, final: bool) -> tuple[Tensor, ...]:
         if self.ahead is None:
-            return (self.model(batch, final=final),)
-        return self.ahead.forward_with(self.model, batch)
+            return (ask(self.model, batch, times, final=final),)
+        return self.ahead.forward_with(self.model, batch, times)
 
 
 class SharedTraining(Training):
@@ -72,26 +74,27 @@ class SharedTraining(Training):
         """No step is captured: a graph would not tell the others of its gradients."""
         return
 
-    def _gradients(self, batch: SeriesBatch, labels: Tensor) -> Tensor:
+    def _gradients(self, batch: SeriesBatch, labels: Tensor, times: Tensor | None = None) -> Tensor:
         many = len(batch)
         mine = torch.arange(many)[self.rank :: self.processes]
         idle = not len(mine)
         if idle:  # it must still take part: with a stream that has no labels
             mine = torch.zeros(1, dtype=torch.int64)
         own, known = batch[mine], labels[mine.to(labels.device)]
+        asked = None if times is None else times[mine.to(times.device)]
         if self.per == "row":
             known = known[:, : own.times.shape[1]]
         if idle:
             known = torch.full_like(known, -1 if self.kind == "multiclass" else torch.nan)
         self.optimiser.zero_grad(set_to_none=True)
         with counting_evaluations() as evaluations, dropping_as_part(mine, many):
-            outputs, *logits = self.parallel(own, final=self.per == "stream")
+            outputs, *logits = self.parallel(own, asked, final=self.per == "stream")
         share = self._weight_of(known) / self._weight_of(labels)
         loss = self.model.readout.loss(outputs, known, self.weight) * share
         whole = loss
         if self.ahead is not None:
-            targets = self.ahead.targets(batch.times, labels)
-            more = self.ahead.loss(logits[0], own.times, known, targets)
+            targets = self.ahead.targets(along(batch, times), labels)
+            more = self.ahead.loss(logits[0], along(own, asked), known, targets)
             whole = loss + self.settings.horizon_weight * more
         (whole * self.processes).backward()  # the mean over processes is taken of it
         told = torch.tensor([0.0, float(evaluations.total)], dtype=torch.float64)
@@ -106,23 +109,23 @@ class SharedTraining(Training):
 
     def _weight_of(self, labels: Tensor) -> Tensor:
         """What the mean loss of these labels is divided by."""
-        if self.kind != "multiclass":
-            return (~labels.isnan()).sum().double()
-        known = labels[labels >= 0].to(torch.int64)
-        if self.weight is None:
-            return torch.tensor(float(known.numel()), dtype=torch.float64, device=labels.device)
-        return self.weight.double()[known].sum()
+        known = known_labels(self.kind, labels)
+        if self.kind != "multiclass" or self.weight is None:
+            return known.sum().double()
+        return self.weight.double()[labels[known].to(torch.int64)].sum()
 
     def _validation_outputs(self) -> Tensor:
         series, size = self.validation, self.settings.batch_size
         mine = series.length_buckets(size)[self.rank :: self.processes]
-        shape = (len(series), *((series.times.shape[1],) if self.per == "row" else ()))
+        along = series.times if self.asked is None else self.asked
+        shape = (len(series), *((along.shape[1],) if self.per != "stream" else ()))
         whole = torch.zeros(*shape, self.model.outputs, dtype=self.model.dtype)
         with counting_evaluations() as evaluations:
             if mine:
                 # Whole buckets in their order fall into the same buckets again.
                 at = torch.cat(mine)
-                found = predict_task(self.model, series[at], self.per, batch_size=size)
+                asked = None if self.asked is None else self.asked[at.to(self.asked.device)]
+                found = predict_task(self.model, series[at], self.per, times=asked, batch_size=size)
                 if self.per == "row":
                     short = shape[1] - found.shape[1]
                     found = torch.cat([found, found[:, -1:].expand(-1, short, -1)], 1)

@@ -150,11 +150,21 @@ class SeriesBatch:
     ) -> SeriesBatch:
         """Build from a table of events: one line for each (stream, time, channel, value).
 
-        `frame` is a polars, pandas or Arrow table. Lines of one stream and time become one row,
-        in any order; a line repeated is read once, two values for one instant are refused.
-        `channels` fixes the channels and their order (default: sorted by name); `static` is a
-        table with the stream column and a column for each static feature: numbers, or texts, which
-        are categories. What is missing there is filled and marked as `with_raw_static` says.
+        Lines of one stream and time become one row, in any order; a line repeated is read once.
+
+        Args:
+            frame: a polars, pandas or Arrow table.
+            stream: its column that names the stream.
+            time: its column of times.
+            channel: its column that names the channel.
+            value: its column of values.
+            channels: the channels and their order; default: all, sorted by name.
+            static: a table with the stream column and a column for each static feature: numbers, or texts,
+                which are categories. What is missing there is filled and marked as `with_raw_static` says.
+            dtype: of the values.
+
+        Raises:
+            SeriesError: a column is not there, or two values stand at one instant.
         """
         parts = tables.pivot_long(
             tables.to_polars(frame), stream, time, channel, value, channels, dtype
@@ -175,8 +185,18 @@ class SeriesBatch:
     ) -> SeriesBatch:
         """Build from a table with one line for each (stream, time) and one column a channel.
 
-        `channels` names the columns to read (default: all others). Lines of one stream and time
-        are merged; two values for one channel at one instant are refused.
+        Lines of one stream and time are merged.
+
+        Args:
+            frame: a polars, pandas or Arrow table.
+            stream: its column that names the stream.
+            time: its column of times.
+            channels: the columns to read; default: all others.
+            static: as in `from_long`.
+            dtype: of the values.
+
+        Raises:
+            SeriesError: a column is not there, or two values of one channel stand at one instant.
         """
         parts = tables.pivot_wide(tables.to_polars(frame), stream, time, channels, dtype)
         raw = tables.static_part(static, stream, parts["streams"])

@@ -85,7 +85,7 @@ def pivot_long(
         )
     rank = pl.DataFrame({"channel": channels, "column": np.arange(len(channels))})
     cells = cells.join(rank, on="channel", maintain_order="left")
-    places, parts = _place_rows(cells, dtype)
+    places, parts = _place_rows(cells)
     values = np.full((*parts["times"].shape, len(channels)), np.nan)
     values[places["code"], places["row"], places["column"]] = (
         places["low"].fill_null(np.nan).to_numpy()
@@ -136,7 +136,7 @@ def pivot_wide(
                     f"two values, {low[column][at]} and {high[column][at]}: keep one of them."
                 )
         lines = low
-    places, parts = _place_rows(lines, dtype)
+    places, parts = _place_rows(lines)
     values = np.full((*parts["times"].shape, len(channels)), np.nan)
     table = places.select(pl.col(columns).fill_null(np.nan)).to_numpy()
     values[places["code"], places["row"]] = table
@@ -184,7 +184,7 @@ def static_part(static: Any, stream: str, streams: Sequence[Hashable]) -> RawSta
     return RawStatic({name: as_column(table[name].to_list()) for name in features})
 
 
-def _place_rows(lines: pl.DataFrame, dtype: torch.dtype) -> tuple[pl.DataFrame, dict[str, Any]]:
+def _place_rows(lines: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Give every line its stream number and row number; return times, rows and streams too.
 
     Streams are numbered in order of first appearance, rows by time.

@@ -1,9 +1,9 @@
 """What is live: the answers of each commit go to whoever listens, by the WebSocket `/v1/live`.
 
 In, each message a JSON object or list: events in any form `POST /v1/events` takes, or
-`{"subscribe": "all" | ["bed 7", ...], "ticks": true, "changes": false}`, or `{"unsubscribe": true}`. Events may
-be wrapped as `{"ref": 17, "events": [...]}`; the receipt then carries the `ref`. Out, each frame a JSON list of
-messages: `receipt`, `predictions`, `changed`, `subscribed`, `error`.
+`{"subscribe": "all" | ["bed 7", ...], "ticks": true, "changes": false}` (of time to an event `"horizon": 24`, too), or
+`{"unsubscribe": true}`. Events may be wrapped as `{"ref": 17, "events": [...]}`; the receipt then carries the `ref`.
+Out, each frame a JSON list of messages: `receipt`, `predictions`, `changed`, `subscribed`, `error`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -40,6 +40,8 @@ class Listener:
     def __init__(self, most: int) -> None:
         self.streams: set[str] | None = set()
         """Names subscribed to; None: all"""
+        self.horizon: float | None = None
+        """Of time to an event: how far ahead the risk looks that is sent; None: as far as the one that is watched"""
         self.ticks = False
         self.changes = False
         """Whether to hear of which streams an alarm was raised or acknowledged, or that they were deleted"""
@@ -68,27 +70,29 @@ class Listener:
 class Hub:
     """All listeners."""
 
-    def __init__(self, names: OutputNames) -> None:
+    def __init__(self, names: Callable[[float | None], OutputNames]) -> None:
         self.listeners: set[Listener] = set()
-        self.names = names
+        self._names = names
 
     def publish(self, reason: str, answers: Answers, alarms: tuple[Alarm, ...] = ()) -> None:
-        """Send all listeners what they subscribed to; serialised once for those who want everything."""
+        """Send all listeners what they subscribed to; serialised once a horizon for those who want everything."""
         if alarms:
             self.changed([alarm.stream for alarm in alarms])
-        whole: bytes | None = None
+        whole: dict[float | None, bytes] = {}
         for listener in self.listeners:
             if reason == "tick" and not listener.ticks:
                 continue
             if listener.streams is None:
-                if whole is None:
-                    whole = self._message(reason, answers, alarms)
-                listener.put(whole)
+                if listener.horizon not in whole:
+                    whole[listener.horizon] = self._message(
+                        reason, answers, alarms, listener.horizon
+                    )
+                listener.put(whole[listener.horizon])
             elif listener.streams:
                 some = answers.of(listener.streams)
                 heard = tuple(one for one in alarms if one.stream in listener.streams)
                 if len(some) or heard:
-                    listener.put(self._message(reason, some, heard))
+                    listener.put(self._message(reason, some, heard, listener.horizon))
 
     def changed(self, streams: Iterable[str]) -> None:
         """Say whose alarms are others now, or who was deleted, to those who asked for it."""
@@ -106,11 +110,14 @@ class Hub:
                 some |= listener.streams or set()
         return every, some
 
-    def _message(self, reason: str, answers: Answers, alarms: tuple[Alarm, ...]) -> bytes:
+    def _message(
+        self, reason: str, answers: Answers, alarms: tuple[Alarm, ...], horizon: float | None
+    ) -> bytes:
+        names = self._names(horizon)
         message: dict[str, Any] = {"type": "predictions", "reason": reason}
-        message["predictions"] = Prediction.of(answers, self.names)
+        message["predictions"] = Prediction.of(answers, names)
         if alarms:
-            message["alarms"] = [AlarmAnswer.of(one, self.names) for one in alarms]
+            message["alarms"] = [AlarmAnswer.of(one, names) for one in alarms]
         return orjson.dumps(message)
 
 
@@ -197,7 +204,7 @@ async def _read(socket: WebSocket, service: Service, client: Client, listener: L
             content = read_json(body)
             asked = isinstance(content, dict)
             if asked and ("subscribe" in content or "unsubscribe" in content):
-                _subscribe(content, client, listener)
+                _subscribe(content, client, listener, service)
                 continue
             if asked and "ref" in content:
                 ref = content.pop("ref")
@@ -248,10 +255,11 @@ def _is_ref(ref: Any) -> bool:
     return isinstance(ref, int) and -(2**63) <= ref < 2**63
 
 
-def _subscribe(asked: dict[str, Any], client: Client, listener: Listener) -> None:
+def _subscribe(asked: dict[str, Any], client: Client, listener: Listener, service: Service) -> None:
     if "read" not in client.scopes:
         raise Problem(403, "scope_missing", "this needs a token with the scope 'read'.")
-    known = {"unsubscribe"} if "unsubscribe" in asked else {"subscribe", "ticks", "changes"}
+    known = {"subscribe", "ticks", "changes", "horizon"}
+    known = {"unsubscribe"} if "unsubscribe" in asked else known
     if strange := asked.keys() - known:
         name = min(strange)[:40]
         raise Problem(
@@ -273,6 +281,13 @@ def _subscribe(asked: dict[str, Any], client: Client, listener: Listener) -> Non
         for name, flag in (("ticks", ticks), ("changes", changes)):
             if not isinstance(flag, bool):
                 raise Problem(422, "subscribe_bad", f"`{name}` is true or false.", field=name)
+        horizon = asked.get("horizon")
+        if horizon is not None and (
+            isinstance(horizon, bool) or not isinstance(horizon, int | float)
+        ):
+            raise Problem(422, "subscribe_bad", "`horizon` is a number.", field="horizon")
+        _ = service.names_within(horizon)  # refuses one that the model has no answer for
+        listener.horizon = horizon
         listener.streams = None if wanted == "all" else set(wanted)
         listener.ticks, listener.changes = ticks, changes
     every = listener.streams is None
@@ -283,6 +298,7 @@ def _subscribe(asked: dict[str, Any], client: Client, listener: Listener) -> Non
                 "streams": "all" if every else sorted(listener.streams or ()),
                 "ticks": listener.ticks,
                 **({"changes": True} if listener.changes else {}),
+                **({} if listener.horizon is None else {"horizon": listener.horizon}),
             }
         )
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from onlinecde.models import AlarmPolicy as EnginePolicy
+from onlinecde.models import Intervals
 from onlinecde.series import TIME_UNITS
 from onlinecde.serving import problems
 from onlinecde.serving.settings import ServeSettings
@@ -69,33 +70,64 @@ class OutputNames:
 
     names: tuple[str, ...] | None
     """Of the outputs of a regression; None for a classifier"""
+    risks: Callable[[np.ndarray], np.ndarray] | None = None
+    """Of time to an event: from the risks by the end of each bin (..., bin) to that within a horizon (..., 1)"""
+    watched: bool = True
+    """Whether that is the horizon of the risk that is watched"""
+    intervals: Intervals | None = None
+    """Of a regression that has some: its answers have `lower` and `upper` too, of the widest, by name"""
 
     @classmethod
-    def of(cls, kind: str, classes: Sequence[str], outputs: int) -> OutputNames:
+    def of(
+        cls, kind: str, classes: Sequence[str], outputs: int, intervals: Intervals | None = None
+    ) -> OutputNames:
         """For a model of this kind; outputs without names of their own are "output 1" and so on."""
         if kind != "regression":
             return cls(None)
         numbered = tuple(f"output {number}" for number in range(1, outputs + 1))
-        return cls(tuple(classes) if len(classes) == outputs else numbered)
+        names = tuple(classes) if len(classes) == outputs else numbered
+        return cls(names, intervals=intervals)
+
+    def answered(self, numbers: np.ndarray) -> np.ndarray:
+        """What is answered, (..., output), of probabilities or numbers as the engine has them."""
+        return numbers if self.risks is None else self.risks(numbers)
 
     def each(self, numbers: Sequence[float] | None) -> dict[str, Any]:
         """One answer, (output,), under its key."""
+        if numbers is not None and self.risks is not None:
+            numbers = self.risks(np.array(numbers)).tolist()
         if self.names is None:
             return {"probabilities": numbers}
-        named = None if numbers is None else dict(zip(self.names, numbers, strict=True))
-        return {"predicted": named}
+        if numbers is None:
+            return {"predicted": None}
+        return {key: one[0] for key, one in self.column(np.array([numbers])).items()}
 
-    def column(self, numbers: list[list[float]]) -> dict[str, Any]:
+    def column(self, numbers: np.ndarray) -> dict[str, Any]:
         """Answers (stream, output), under their key, as a column."""
+        numbers = self.answered(numbers)
         if self.names is None:
-            return {"probabilities": numbers}
-        return {"predicted": [dict(zip(self.names, row, strict=True)) for row in numbers]}
+            return {"probabilities": numbers.tolist()}
+        return {
+            key: [dict(zip(self.names, row, strict=True)) for row in ends.tolist()]
+            for key, ends in self._ends(numbers).items()
+        }
 
     def over_time(self, numbers: np.ndarray, prefix: str = "") -> dict[str, Any]:
         """Answers as time goes, (time, output), under their key."""
+        numbers = self.answered(numbers)
         if self.names is None:
             return {f"{prefix}probabilities": numbers.tolist()}
-        return {f"{prefix}predicted": dict(zip(self.names, numbers.T.tolist(), strict=True))}
+        return {
+            f"{prefix}{key}": dict(zip(self.names, ends.T.tolist(), strict=True))
+            for key, ends in self._ends(numbers).items()
+        }
+
+    def _ends(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Predicted numbers (..., output), and the ends of their intervals, by key."""
+        if self.intervals is None:
+            return {"predicted": numbers}
+        lower, upper = self.intervals.bounds(numbers)
+        return {"predicted": numbers, "lower": lower, "upper": upper}
 
 
 class Error(_Body):
@@ -124,7 +156,9 @@ class RefusedEvent(_Body):
 class Prediction(_Body):
     """What the model says of a stream at a time; null where it has no finite answer.
 
-    Here and below, a classifier's answers have `probabilities`, those of a regression `predicted`, by name.
+    Here and below, a classifier's answers have `probabilities`, those of a regression `predicted`, by name, and, where
+    the model has intervals, `lower` and `upper` (`About.interval_level` says of which level). Of time to
+    an event, `probabilities` has one: that it comes within the horizon asked for.
     """
 
     stream: str
@@ -132,6 +166,8 @@ class Prediction(_Body):
     outputs: list[float | None]
     probabilities: list[float | None] | None = None
     predicted: dict[str, float | None] | None = None
+    lower: dict[str, float | None] | None = None
+    upper: dict[str, float | None] | None = None
 
     @classmethod
     def of(cls, answers: Answers, names: OutputNames) -> list[dict[str, Any]]:
@@ -140,7 +176,7 @@ class Prediction(_Body):
             stream=answers.streams,
             time=answers.times.tolist(),
             outputs=answers.outputs.tolist(),
-            **names.column(answers.probabilities.tolist()),
+            **names.column(answers.probabilities),
         )
 
 
@@ -186,6 +222,8 @@ class AlarmRule(_Body):
     quiet: float
     every: float | None
     output: int
+    horizon: float | None = None
+    """Of time to an event: how far ahead the risk looks; where it is not given, as the model's first answer"""
 
 
 class AlarmPolicy(AlarmRule):
@@ -199,7 +237,8 @@ class AlarmPolicy(AlarmRule):
         """A policy of the engine."""
         if policy is None:
             return None
-        return cls.fill(policy, words=policy.words(time_unit), chosen=dict(policy.chosen))
+        ahead = {} if policy.horizon is None else {"horizon": policy.horizon}
+        return cls.fill(policy, words=policy.words(time_unit), chosen=dict(policy.chosen), **ahead)
 
 
 class Alarm(_Body):
@@ -237,7 +276,8 @@ class Alarm(_Body):
 class BoardRow(_Body):
     """A stream in the overview; what is said is at `now`, `trend` since the row before the newest.
 
-    Null where the stream cannot be asked, because its stored state is damaged.
+    Null where the stream cannot be asked, because its stored state is damaged; the trend also where the risk within
+    another horizon is asked for than the one that is watched.
     """
 
     stream: str
@@ -246,6 +286,8 @@ class BoardRow(_Body):
     now: float
     probabilities: list[float | None] | None = None
     predicted: dict[str, float | None] | None = None
+    lower: dict[str, float | None] | None = None
+    upper: dict[str, float | None] | None = None
     trend: float | None
     received: float
     alarm: Alarm | None
@@ -257,16 +299,16 @@ class BoardRow(_Body):
         """The streams at these places; output: the one that is watched."""
         overview = snapshot.overview
         streams = [overview.streams[place] for place in places]
-        watched = snapshot.probabilities[places, output]
+        watched = names.answered(snapshot.probabilities[places])[:, output]
         rise = (watched - overview.previous[places]).tolist()
-        fresh = np.isnan(overview.previous[places]).tolist()
+        fresh = (np.isnan(overview.previous[places]) | (not names.watched)).tolist()
         alarms = [snapshot.alarms.get(stream) for stream in streams]
         return cls.table(
             stream=streams,
             rows=overview.rows[places].tolist(),
             last_time=overview.last_times[places].tolist(),
             now=snapshot.now[places].tolist(),
-            **names.column(snapshot.probabilities[places].tolist()),
+            **names.column(snapshot.probabilities[places]),
             trend=[None if new else one for one, new in zip(rise, fresh, strict=True)],
             received=overview.received[places].tolist(),
             alarm=[None if one is None else Alarm.of(one, names) for one in alarms],
@@ -293,6 +335,8 @@ class Stream(_Body):
     outputs: list[float] | None
     probabilities: list[float] | None = None
     predicted: dict[str, float] | None = None
+    lower: dict[str, float] | None = None
+    upper: dict[str, float] | None = None
     static: list[float] | None
     origin: float | None
     received: float | None
@@ -344,6 +388,8 @@ class HistoryRow(_Body):
     outputs: list[float]
     probabilities: list[float] | None = None
     predicted: dict[str, float] | None = None
+    lower: dict[str, float] | None = None
+    upper: dict[str, float] | None = None
     sequence: int
     received: float
     revised: list[Revised]
@@ -374,10 +420,14 @@ class Curve(_Body):
     times: list[float]
     probabilities: list[list[float]] | None = None
     predicted: dict[str, list[float]] | None = None
+    lower: dict[str, list[float]] | None = None
+    upper: dict[str, list[float]] | None = None
     outputs: list[list[float]]
     row_times: list[float]
     row_probabilities: list[list[float]] | None = None
     row_predicted: dict[str, list[float]] | None = None
+    row_lower: dict[str, list[float]] | None = None
+    row_upper: dict[str, list[float]] | None = None
     row_before: list[list[float | None]]
 
     @classmethod
@@ -390,7 +440,7 @@ class Curve(_Body):
             outputs=curve.outputs.tolist(),
             row_times=curve.row_times.tolist(),
             **names.over_time(curve.row_probabilities, "row_"),
-            row_before=curve.row_before.tolist(),
+            row_before=names.answered(curve.row_before).tolist(),
         )
 
 
@@ -456,6 +506,14 @@ class About(_Body):
     outputs: int
     classes: list[str]
     watched_output: int
+    horizon: float | None = None
+    """Of time to an event: how far ahead the risk looks that is watched, and answered where no other is asked for"""
+    horizons: list[float] | None = None
+    """Horizons to choose from; any up to the last of `edges` may be asked for"""
+    edges: list[float] | None = None
+    """Where the bins of time ahead end, to which outputs belong"""
+    interval_level: float | None = None
+    """The share of labels that lie between `lower` and `upper`, measured on validation; a regression with intervals"""
     threshold: float | None
     alarm_policy: AlarmPolicy | None
     look_every: float | None
@@ -476,6 +534,15 @@ class About(_Body):
     ) -> dict[str, Any]:
         """The model of an engine, and the settings a client must know."""
         units = settings.units or engine.units or [None] * len(engine.channels)
+        ahead: dict[str, Any] = {}
+        if engine.bins is not None and engine.horizon is not None:
+            ahead = {
+                "horizon": engine.horizon,
+                "horizons": sorted({*engine.bins.usual_horizons, engine.horizon}),
+                "edges": engine.bins.edges.tolist(),
+            }
+        if names.intervals is not None:
+            ahead["interval_level"] = names.intervals.widest
         return cls.fill(
             settings,
             model=engine.model_hash,
@@ -500,6 +567,7 @@ class About(_Body):
             unit_seconds=TIME_UNITS[settings.time_unit],
             lateness=engine.settings.lateness,
             guarded=guarded,
+            **ahead,
         )
 
 

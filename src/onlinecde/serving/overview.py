@@ -135,7 +135,7 @@ class Board:
     def _order(
         self, overview: Overview, probabilities: np.ndarray, opened: dict[str, Alarm]
     ) -> np.ndarray:
-        risk = probabilities[:, self.output] if len(overview) else np.zeros(0)
+        risk = self.engine.risks(probabilities)[:, self.output] if len(overview) else np.zeros(0)
         alarmed = np.fromiter(map(opened.__contains__, overview.streams), bool, len(overview))
         return attention(risk, risk - overview.previous, alarmed)
 

@@ -31,6 +31,8 @@ class Answered:
     streams: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     outputs: list[list[float]] = field(default_factory=list)
+    risks: list[tuple[float, float]] = field(default_factory=list)
+    """Of time to an event: the horizon asked for, and the probability answered; empty otherwise"""
 
     def add(self, stream: int, time: float, outputs: list[float]) -> None:
         """One answer."""

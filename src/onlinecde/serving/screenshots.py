@@ -42,29 +42,16 @@ def browser() -> Iterator[Any]:
             running.close()
 
 
-def screenshot(
-    url: str,
-    file: Path,
-    *,
-    stream: bool = True,
-    dark: bool = False,
-    size: tuple[int, int] = (1280, 860),
-    whole: bool = False,
-) -> Path:
-    """The page of the stream that needs attention most, or of all streams, as a PNG."""
+def screenshot(url: str, file: Path) -> Path:
+    """The page of the stream that needs attention most, as a PNG."""
     with browser() as running:
-        context = running.new_context(
-            color_scheme="dark" if dark else "light",
-            viewport={"width": size[0], "height": size[1]},
-        )
-        page = context.new_page()
+        page = running.new_page(viewport={"width": 1280, "height": 860})
         page.goto(url)
         page.wait_for_selector("tr[data-stream]", timeout=20_000)
-        if stream:
-            page.locator("tr[data-stream] a").first.click()
-            page.wait_for_selector(".moves li", timeout=20_000)
-            page.wait_for_selector(".risk-chart .now-dot", timeout=20_000)
+        page.locator("tr[data-stream] a").first.click()
+        page.wait_for_selector(".moves li", timeout=20_000)
+        page.wait_for_selector(".risk-chart .now-dot", timeout=20_000)
         page.wait_for_timeout(300)
         file.parent.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=str(file), full_page=whole)
+        page.screenshot(path=str(file))
     return file

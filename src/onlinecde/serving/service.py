@@ -7,6 +7,8 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -52,6 +54,7 @@ _TOLD = {
     "origin_bad": (422, "origin"),
     "origin_fixed": (409, "origin"),
     "by_bad": (422, "by"),
+    "horizon_bad": (422, "horizon"),
 }
 """Status and field of what an engine cannot take, by its code"""
 
@@ -72,8 +75,11 @@ class Service:
         )
         self.clock = StreamClock(settings.units_per_second, settings.silence, latest=engine.latest)
         engine.stream_clock = self.clock
-        self.names = OutputNames.of(engine.kind, settings.classes, engine.outputs)
-        self.hub = Hub(self.names)
+        names = OutputNames.of(
+            engine.kind, settings.classes, engine.outputs, engine.model.intervals
+        )
+        self.names = names if engine.bins is None else replace(names, risks=engine.risks)
+        self.hub = Hub(self.names_within)
         self.rates = Rates(settings.limits.requests_per_second, settings.limits.burst)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self.metrics = Metrics(engine, lambda: self.commits.queued)
@@ -135,6 +141,17 @@ class Service:
                 result = await self.do(lambda: next(pieces))
             if result is not None:
                 return result
+
+    def names_within(self, horizon: float | None) -> OutputNames:
+        """How answers are told of the risk within a horizon; None: as they are where none is asked for."""
+        if horizon is None:
+            return self.names
+        try:
+            self.engine.check_horizon(horizon)
+        except StreamingError as error:
+            raise self.problem_of(error) from error
+        risks = partial(self.engine.risks, horizon=horizon)
+        return replace(self.names, risks=risks, watched=horizon == self.engine.horizon)
 
     def changed(self, stream: str) -> None:
         """A stream's alarms are others now, or it was deleted: let everyone look anew."""

@@ -144,9 +144,8 @@ class ServeSettings:
         return self.host in LOOPBACK
 
     def hosts(self) -> frozenset[str] | None:
-        """Names it may be asked for by; None: any. A loopback server is never asked for by another name,
-
-        unless a foreign page had its own name point here (DNS rebinding).
+        """Allowed host names of requests; None: any. A loopback server has no other name, unless a foreign page had
+        its own name point here (DNS rebinding).
         """
         if self.loopback or self.allow_hosts:
             return frozenset((*LOOPBACK, *(host.lower() for host in self.allow_hosts)))

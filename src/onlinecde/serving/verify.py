@@ -69,6 +69,7 @@ class Questions:
         self._server, self._series, self._prefix, self._each = server, series, prefix, each
         self._random = np.random.default_rng(seed)
         self.answered = Answered()
+        self._edges = server.ask("GET", "/v1/model").get("edges")
 
     def __call__(self, latest: dict[int, float]) -> None:
         """Ask at a time between the newest row sent and the next."""
@@ -80,8 +81,13 @@ class Questions:
             end = float(following[0]) if len(following) else latest[stream] + 1.0
             at = latest[stream] + float(self._random.random()) * (end - latest[stream])
             name = quote(f"{self._prefix}{self._series.streams[stream]}", safe="")
-            content = self._server.ask("GET", f"/v1/streams/{name}/prediction", params={"at": at})
+            asked = {"at": at}
+            if self._edges:
+                asked["horizon"] = float(1 - self._random.random()) * self._edges[-1]
+            content = self._server.ask("GET", f"/v1/streams/{name}/prediction", params=asked)
             self.answered.add(stream, at, content["outputs"])
+            if self._edges:
+                self.answered.risks.append((asked["horizon"], content["probabilities"][0]))
 
 
 def verify(
@@ -200,6 +206,12 @@ def _compare_between(
         for place, i in enumerate(which.tolist()):
             where = f"{series.streams[stream]} at {asked.times[i]}"
             compare("between rows", asked.outputs[i], true[place], where)
+            bins = model.readout.bins if asked.risks else None
+            if bins is not None:
+                horizon, said = asked.risks[i]
+                risk = bins.risk_within(torch.from_numpy(true[place]), horizon)
+                where = f"{where} within {horizon:g}"
+                compare("within horizons", [said], risk.numpy()[None], where)
 
 
 def _places(series: SeriesBatch, stream: int) -> dict[float, int]:

@@ -86,7 +86,10 @@ class ServedPolicy:
                 outputs[which] = said.double().numpy()
         readout = getattr(model, "readout", None)
         if readout is not None:
-            outputs = readout.probabilities(torch.from_numpy(outputs)).detach().numpy()
+            said = torch.from_numpy(outputs)
+            if readout.bins is not None:
+                return readout.bins.risk_within(said, self.policy.horizon).detach().numpy()
+            outputs = readout.probabilities(said).detach().numpy()
         return outputs[:, self.policy.output]
 
 

@@ -20,7 +20,7 @@ from onlinecde.solvers.backends.base import (
     needs_of,
 )
 from onlinecde.solvers.fields import VectorField
-from onlinecde.solvers.runge_kutta import Tableau, tableau
+from onlinecde.solvers.runge_kutta import TABLEAUS, Tableau, tableau
 from onlinecde.solvers.segments import PathSegments
 
 StepControl = Literal["stream", "batch"]
@@ -91,9 +91,9 @@ class Solver:
         if rtol is None or atol is None:
             raise ValueError("adaptive steps need both rtol and atol: give both, or neither.")
         if self.table.error is None:
+            *others, last = (name for name, one in TABLEAUS.items() if one.error is not None)
             raise ValueError(
-                f"{self.method} has no error estimate: for adaptive steps choose heun, bosh3, dopri5 "
-                "or tsit5."
+                f"{self.method} has no error estimate: for adaptive steps choose {', '.join(others)} or {last}."
             )
         if not (rtol >= 0 and atol >= 0 and rtol + atol > 0):
             raise ValueError(f"rtol is {rtol} and atol {atol}: give positive tolerances.")

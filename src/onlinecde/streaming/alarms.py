@@ -44,12 +44,18 @@ class Alarm(Generic[Stream]):
 
 @lru_cache(maxsize=64)
 def policy_text(
-    threshold: float, rearm: float, quiet: float, every: float | None, output: int
+    threshold: float,
+    rearm: float,
+    quiet: float,
+    every: float | None,
+    output: int,
+    horizon: float | None = None,
 ) -> str:
     """A policy's rule as an alarm keeps it."""
-    return json.dumps(
-        {"threshold": threshold, "rearm": rearm, "quiet": quiet, "every": every, "output": output}
-    )
+    rule = {
+        "threshold": threshold, "rearm": rearm, "quiet": quiet, "every": every, "output": output,
+    }  # fmt: skip
+    return json.dumps(rule if horizon is None else {**rule, "horizon": horizon})
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +158,9 @@ def record(
             ends[earlier] = max(over, float(times[earlier]))
         else:
             again.append((int(streams[owner[look]]), over))
-    rule = policy_text(policy.threshold, policy.rearm, policy.quiet, policy.every, policy.output)
+    rule = policy_text(
+        policy.threshold, policy.rearm, policy.quiet, policy.every, policy.output, policy.horizon
+    )
     alarms = [
         (
             number + place,

@@ -87,6 +87,7 @@ class Engine:
         self._lock = threading.RLock()
         self._state = EngineState(served, self.store, self.settings)
         self.policy, self.watched_output = self._state.policy, self._state.watched_output
+        self.bins, self.horizon = served.bins, self._state.horizon
         self.latest = self._state.limits.latest
         known = self.store.head().model
         if rebuild and known is not None and known != served.hash:
@@ -213,6 +214,17 @@ class Engine:
         """Outputs (..., output) through the head's link."""
         return self._state.served.probabilities(outputs)
 
+    def risks(self, probabilities: np.ndarray, horizon: float | None = None) -> np.ndarray:
+        """Of time to an event: P(it comes within a horizon), (..., 1), of an answer's probabilities (..., bin).
+
+        horizon: default `engine.horizon`, that of the risk that alarms watch. Other probabilities are given back.
+        """
+        return self._state.served.risks(probabilities, self.horizon if horizon is None else horizon)
+
+    def check_horizon(self, horizon: float) -> None:
+        """Raise StreamingError for a horizon that the model has no answer for."""
+        self._state.served.horizon(horizon)
+
     def stream(self, stream: str) -> StreamInfo:
         """What is known of one stream."""
         with self._reading() as state:
@@ -314,16 +326,25 @@ class Engine:
 
         return self._in_pieces(begin)
 
-    def explain(self, stream: str, last: int = 20) -> list[RowExplanation]:
-        """What moved the answer, row by row, for the newest `last` rows; the parts add up."""
-        return _last(self.explain_pieces(stream, last))
+    def explain(
+        self, stream: str, last: int = 20, *, horizon: float | None = None
+    ) -> list[RowExplanation]:
+        """What moved the answer, row by row, for the newest `last` rows; the parts add up.
 
-    def explain_pieces(self, stream: str, last: int = 20) -> Iterator[list[RowExplanation] | None]:
+        Of time to an event, what moved the log-odds of the risk within a horizon.
+        """
+        return _last(self.explain_pieces(stream, last, horizon=horizon))
+
+    def explain_pieces(
+        self, stream: str, last: int = 20, *, horizon: float | None = None
+    ) -> Iterator[list[RowExplanation] | None]:
         """`explain`, piece by piece: None until it is done, with the engine free in between."""
         if last < 1:
             raise StreamingError(f"last is {last}: give at least 1.", "last_bad")
         return self._in_pieces(
-            lambda state: history.explain(state, self._slot(state, stream), last)
+            lambda state: history.explain(
+                state, self._slot(state, stream), last, self.horizon if horizon is None else horizon
+            )
         )
 
     def _in_pieces(

@@ -177,9 +177,9 @@ def curve(
 
 
 def explain(
-    state: EngineState, slot: int, last: int
+    state: EngineState, slot: int, last: int, horizon: float | None = None
 ) -> Generator[None, None, list[RowExplanation]]:
-    """Contributions of the newest rows; a generator like `curve`."""
+    """Contributions of the newest rows, to log-odds within a horizon where there is one; a generator like `curve`."""
     model = state.model
     if not isinstance(model, NeuralCDE) or model.control != "rectilinear" or model.solver.tolerance:
         raise StreamingError(
@@ -203,6 +203,8 @@ def explain(
     rows = dense_rows(records, model.channels)
     with torch.no_grad():
         live: Any = state.served.live
+        if state.served.bins is not None:
+            live = model.within(state.served.horizon(horizon))
         step = live.explain_observation(at_model(model, states), past.times[places + 1], rows)
     start, time, events = (
         part.double().cpu().numpy() for part in (step.start, step.time, step.events)

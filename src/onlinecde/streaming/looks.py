@@ -53,24 +53,29 @@ def _watched(
         part = slice(start, start + PIECE)
         some = states[torch.from_numpy(source[part])]
         outputs[part] = predict(state.served.live, some, times[part])
-    return state.watch(outputs)
+    return state.watch(state.served.probabilities(outputs))
 
 
 # With a micro-batch
 
 
 def look_at_rows(
-    state: EngineState, rows: Rows, done: Integrated, changed: Changed, change: Transaction
+    state: EngineState,
+    rows: Rows,
+    done: Integrated,
+    watched: np.ndarray,
+    changed: Changed,
+    change: Transaction,
 ) -> tuple[Alarm[str], ...]:
     """The alarms that a micro-batch raises, in its transaction: at its rows, and at what was due before each of them.
 
-    Of rows that were known and integrated again only the newest counts.
+    Of rows that were known and integrated again only the newest counts. watched: (row,) the number watched.
     """
     policy = state.policy
     if policy is None:
         return ()
     slots, commit = rows.slots, change.commit
-    looks = _batch_looks(state, policy, rows, done, commit.received)
+    looks = _batch_looks(state, policy, rows, done, watched, commit.received)
     armed, last_alarm = state.armed[slots], state.last_alarm[slots]
     raised = raise_alarms(policy, looks, armed, last_alarm)
     changed.armed[:], changed.last_alarm[:] = raised.armed, raised.last_alarm
@@ -85,7 +90,7 @@ def look_at_rows(
 
 def _alarmed(raised: Raised) -> list[int]:
     """Positions of the streams that are alarmed."""
-    return np.unique(raised.owner[raised.alarms]).tolist()
+    return np.unique(raised.owner[raised.alarms]).tolist() if len(raised.alarms) else []
 
 
 def _record(
@@ -109,12 +114,19 @@ def _record(
 
 
 def _batch_looks(
-    state: EngineState, policy: AlarmPolicy, rows: Rows, done: Integrated, wall: float
+    state: EngineState,
+    policy: AlarmPolicy,
+    rows: Rows,
+    done: Integrated,
+    watched: np.ndarray,
+    wall: float,
 ) -> Looks:
     """The looks of a micro-batch that comes at this wall clock, at each of its streams in order."""
+    if policy.every is None and not rows.tails:
+        return Looks(rows.lengths, rows.times, watched, np.zeros(len(watched), bool))
     at = _rows_looked_at(state, rows)
     owner = np.repeat(np.arange(len(rows.slots)), rows.lengths)[at]
-    times, watched = rows.times[at], state.watch(done.outputs[at])
+    times, watched = rows.times[at], watched[at]
     lengths = np.bincount(owner, minlength=len(rows.slots))
     if policy.every is None:
         return Looks(lengths, times, watched, np.zeros(len(at), bool))

@@ -19,6 +19,7 @@ from onlinecde.controls import Measurability
 from onlinecde.models import NeuralCDE, OnlineModel, StreamState
 from onlinecde.models.base import MOVED
 from onlinecde.models.flat_settings import PLACES, flat_of
+from onlinecde.models.time_bins import TimeBins, risk_at
 from onlinecde.series import Schema, SeriesError
 from onlinecde.streaming.errors import StreamingError
 from onlinecde.streaming.events import Refusal
@@ -54,6 +55,33 @@ class ServedModel:
     def kind(self) -> str:
         """What its outputs mean: binary, regression, ..."""
         return getattr(getattr(self.model, "readout", None), "kind", "regression")
+
+    @property
+    def bins(self) -> TimeBins | None:
+        """Of a model of time to an event, its bins."""
+        return getattr(getattr(self.model, "readout", None), "bins", None)
+
+    def horizon(self, given: float | None = None) -> float | None:
+        """A horizon that the model answers for, default: its first; None for a model without horizons."""
+        if self.bins is None:
+            if given is None:
+                return None
+            raise StreamingError(
+                f"a horizon is asked for, and the model is {self.kind}: ask for one of a time-to-event model.",
+                "horizon_bad",
+            )
+        try:
+            return self.bins.check_horizon(given)
+        except ValueError as error:
+            raise StreamingError(str(error), "horizon_bad") from error
+
+    def risks(self, probabilities: np.ndarray, horizon: float | None = None) -> np.ndarray:
+        """P(event within the horizon), (..., 1), of risks by the end of each bin; others' probabilities as they are."""
+        if self.bins is None:
+            return probabilities
+        asked = torch.tensor([self.horizon(horizon)], dtype=torch.float64)
+        given = torch.from_numpy(np.array(probabilities, np.float64))
+        return risk_at(given, self.bins.edges.cpu(), asked).numpy()
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         """Outputs (..., output) as probabilities, by the readout's kind."""

@@ -61,7 +61,7 @@ class EngineSettings:
             outputs: how many outputs the model has.
             kind: what they mean.
         """
-        if not 0 <= self.output < outputs:
+        if not 0 <= self.output < (1 if kind == "time-to-event" else outputs):
             raise StreamingError(
                 f"output is {self.output}: the model has no such output.", "setting_bad"
             )

@@ -163,6 +163,7 @@ class EngineState:
         self.served, self.model, self.store, self.settings = served, served.model, store, settings
         self.policy = settings.policy_for(self.model.alarm_policy, self.model.outputs, served.kind)
         self.watched_output = settings.output if self.policy is None else self.policy.output
+        self.horizon = served.horizon(None if self.policy is None else self.policy.horizon)
         self.stream_clock: StreamClock | None = None
         """What time it is on the streams; where it is not known, nothing happens between rows until the next one"""
         self.looked_at: float | None = None
@@ -407,7 +408,7 @@ class EngineState:
         outputs = np.frombuffer(b"".join(state.outputs for state in records), "<f8")
         outputs = outputs.reshape(len(records), self.model.outputs)
         columns["outputs"][slots] = outputs
-        columns["watched"][slots] = self.watch(outputs)
+        columns["watched"][slots] = self.watch(self.served.probabilities(outputs))
         columns["checkpointed"][slots] = np.inf  # not looked up: a cut is asked for in any case
         columns["kept"][slots] = 0
         self._push(slots, last, states)
@@ -441,7 +442,8 @@ class EngineState:
         streams["received"] = [one.received for one in records]
         streams["origin"] = np.array([one.origin for one in records], np.float64)
         outputs = np.frombuffer(b"".join(one.outputs for one in records), "<f8")
-        watched = self.watch(outputs.reshape(len(records), self.model.outputs))
+        outputs = outputs.reshape(len(records), self.model.outputs)
+        watched = self.watch(self.served.probabilities(outputs))
         alarm_state = self._stored_alarm_state(numbers, last, watched)
         streams["armed"], streams["last_alarm"], streams["looked"] = alarm_state
         self.away.put(streams)
@@ -578,6 +580,6 @@ class EngineState:
             if cached is not None:
                 cached.index_copy_(0, index, getattr(states, one.name))
 
-    def watch(self, outputs: np.ndarray) -> np.ndarray:
-        """The number alarms look at, (...,) of outputs (..., output)."""
-        return self.served.probabilities(outputs)[..., self.watched_output]
+    def watch(self, probabilities: np.ndarray) -> np.ndarray:
+        """The number alarms look at, (...,) of what `ServedModel.probabilities` gives (..., output)."""
+        return self.served.risks(probabilities, self.horizon)[..., self.watched_output]

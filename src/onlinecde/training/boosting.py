@@ -11,9 +11,8 @@ from torch import Tensor
 
 from onlinecde.data import Task
 from onlinecde.evaluation.metrics import score_or_none
-from onlinecde.evaluation.predictions import predict_task
+from onlinecde.evaluation.predictions import predict_split
 from onlinecde.models import NeuralCDE, OnlineModel
-from onlinecde.series import SeriesBatch
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.objectives import loss_weight
 from onlinecde.training.settings import FitSettings, seed_for
@@ -170,7 +169,7 @@ def fit_steps(
     if not isinstance(model, NeuralCDE) or model.readout.steps is None:
         return None
     (lines, labels), (others, other_labels) = (
-        _seen(model, *task.split(name), task.per) for name in ("train", "validation")
+        _seen(model, task, name) for name in ("train", "validation")
     )
     found = boost(
         lines,
@@ -182,18 +181,19 @@ def fit_steps(
     )
     if not found.place:
         callback.note(
-            "no step of a single number lowers the validation loss: none stands beside the readout"
+            "no single-feature step lowers the validation loss: boosting adds none to the readout"
         )
         return None
     weight = loss_weight(task, settings)
     base = found.base + (0.0 if weight is None else float(weight.log()))
     model.readout.steps.put(base, found.place, found.low, found.high, found.height)
-    series, labels = task.split("validation")
-    scores = validation_scores(model, task, settings, predict_task(model, series, task.per), labels)
+    _, labels = task.split("validation")
+    outputs = predict_split(model, task, "validation")
+    scores = validation_scores(model, task, settings, outputs, labels)
     value = scores[f"validation_{task.metric}"]
     shown = "" if value is None else f", {task.metric} {value:.4f}"
     callback.note(
-        f"{len(found.place)} steps of single numbers stand beside the readout; with them validation "
+        f"boosting adds {len(found.place)} single-feature steps to the readout; with them validation "
         f"loss {scores['validation_loss']:.4f}{shown}"
     )
     return {"steps": len(found.place), **scores}
@@ -210,19 +210,18 @@ def validation_scores(
     }
 
 
-def _seen(
-    model: NeuralCDE, series: SeriesBatch, labels: Tensor, per: str
-) -> tuple[np.ndarray, np.ndarray]:
+def _seen(model: NeuralCDE, task: Task, split: str) -> tuple[np.ndarray, np.ndarray]:
     """What the readout sees of the path where there is a label, (line, number), and the labels (line,)."""
+    series, labels = task.split(split)
+    times = task.split_times(split) if task.per == "time" else None
     lines, wanted = [], []
     with torch.no_grad():
         for at in torch.arange(len(series)).split(STREAMS):
             batch = model.prepare(series[at].to(model.device))
-            path = model.path(batch)
-            view = model.seen(path.rows, model.ages(path.times, model.stamps(batch)))
+            view = model.seen_of(batch, None if times is None else times[at.to(times.device)])
             assert view is not None
-            known = labels[at].to(view)
-            if per == "stream":
+            known = labels[at.to(labels.device)].to(view)
+            if task.per == "stream":
                 view, known = view[:, -1:], known.reshape(len(at), 1)
             known = known[:, : view.shape[1]]
             here = ~known.isnan()

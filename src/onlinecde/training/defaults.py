@@ -12,12 +12,13 @@ from typing import Any, Literal, get_type_hints
 
 import torch
 
-from onlinecde.controls import recommend
+from onlinecde.controls import Measurability, recommend
 from onlinecde.data import Task
 from onlinecde.models import MODELS, NeuralCDE, OnlineModel
 from onlinecde.models.flat_settings import maker
 from onlinecde.series import SeriesBatch
 from onlinecde.training.journal import model_settings_of_then, settings_of_then
+from onlinecde.training.objectives import lay_bins
 from onlinecde.training.settings import FitError, FitSettings, remedy
 
 By = Literal["user", "file", "recipe", "run", "task", "data", "default"]
@@ -45,6 +46,10 @@ LOOKED_AT = 100
 READ = 1_200
 """Numbers that a readout may see before it is taught more slowly: a step of the optimiser changes all their weights
 at once, and outputs by what those add up to. With 10,000 one step took them 9 deviations too far."""
+
+TAUGHT_AT = "rows+random=16"
+"""Where labels are known between rows, a model is taught them at its rows and at times drawn anew each epoch, as many
+a stream. From rows alone it learns less of what a quiet time says, without them less of a row (docs/tried.md)."""
 
 MANY = 200_000
 """From so many labels at training rows on, the readout is the mean of several members. They learn more
@@ -153,7 +158,7 @@ def resolve(
         training.set({n: getattr(settings, n) for n in _training_names()}, by, why)
     else:
         if named:
-            training |= _usual_settings(task, model, given.values_alone)
+            training |= usual_settings(task, model, given.values_alone)
         if run is not None:
             training.set(settings_of_then(run), "run", "the default when the run began")
     FitSettings().changed(changes)  # refuses names that there are not
@@ -221,18 +226,11 @@ def model_settings(task: Task, name: str, given: Settings | None = None) -> dict
     return _model_choices(task, name, by_user).values_alone
 
 
-def usual_settings(task: Task, name: str, given: Settings | None = None) -> dict[str, Any]:
-    """What `fit` changes of its settings for a task and a model where nobody says otherwise.
-
-    A readout that sees very many numbers learns more slowly (`READ`). A Neural CDE whose readout has several members
-    also learns whether the label comes within a third of what a stream lasts, within all of it, and ever.
-    """
-    return _usual_settings(task, name, given or {}).values_alone
-
-
 def build_model(task: Task, name: str, given: Settings | None = None) -> OnlineModel:
     """A model for a task, with fresh weights from torch's random numbers."""
-    return build(name, model_settings(task, name, given))
+    model = build(name, model_settings(task, name, given))
+    lay_bins(model, task)
+    return model
 
 
 def build(name: str, settings: Settings) -> OnlineModel:
@@ -340,11 +338,22 @@ def _forgetting(most: float, given: Settings, static: int, labels: int) -> dict[
     return chosen
 
 
-def _usual_settings(task: Task, name: str, given: Settings) -> Choices:
+def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choices:
+    """What `fit` changes of its settings for a task and a model where nobody says otherwise.
+
+    A readout that sees very many numbers learns more slowly (`READ`). Where labels are known between rows, they are
+    taught there too (`TAUGHT_AT`), and validated on the task's clock. A Neural CDE whose readout has several members
+    also learns whether the label comes within a third of what a stream lasts, within all of it, and ever.
+    """
     chosen = Choices()
     settings = model_settings(task, name, given)
     with torch.random.fork_rng(devices=[]):  # the meta device would import a compiler first
-        head: Any = build(name, settings).readout
+        model = build(name, settings)
+    head: Any = model.readout
+    clock = None if model.measurability is Measurability.OFFLINE else task.clock
+    if clock is not None:
+        why = f"labels are known between rows, and it is judged {clock.in_words(task.time_unit)}"
+        chosen.set({"at": TAUGHT_AT, "validate_at": str(clock)}, "task", why)
     if head.inputs > READ:
         why = f"the readout sees {head.inputs:,} numbers"
         chosen.set({"head_lr": round(READ / head.inputs, 3)}, "data", why)

@@ -9,20 +9,27 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from onlinecde.artifacts import load as load_model
 from onlinecde.artifacts import save as save_model
 from onlinecde.data import Task
+from onlinecde.evaluation.bootstrap import Cohort
+from onlinecde.evaluation.calibration import calibration_line
+from onlinecde.evaluation.metrics import questions
 from onlinecde.evaluation.naive import beside_naive
-from onlinecde.evaluation.predictions import as_probabilities, predict_task
+from onlinecde.evaluation.predictions import as_probabilities, at_edges, predict_split
 from onlinecde.models import OnlineModel
+from onlinecde.models.asking import check_asking
 from onlinecde.models.flat_settings import flat_of
 from onlinecde.models.readout import Readout
 from onlinecde.training.boosting import fit_steps
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.card import model_card
 from onlinecde.training.defaults import Resolved, build, resolve
+from onlinecde.training.intervals import fit_intervals
 from onlinecde.training.journal import (
     Journal,
 )
@@ -31,9 +38,11 @@ from onlinecde.training.objectives import (
     check_horizons,
     check_learnable,
     fold,
+    lay_bins,
     learn_scales,
     start_at_base_rate,
 )
+from onlinecde.training.query_times import asked_task, check_queries
 from onlinecde.training.recalibration import recalibrate
 from onlinecde.training.settings import FitError, FitSettings, seed_for
 from onlinecde.training.task_source import (
@@ -108,23 +117,23 @@ def fit(
     elif model_settings or changes:
         raise FitError("these settings are resolved already: change them before.")
     how, callback = settings.training, callback or Callback()
-    check_horizons(task, how)
+    asked = _asked(task, how)
     where = device_for(device)
     # The caller's own random numbers go on as if nothing had been drawn.
     with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
         torch.manual_seed(seed_for("weights", how.seed))
-        ready = _model(task, model, settings).to(where, getattr(torch, how.dtype))
+        ready = _model(asked, model, settings).to(where, getattr(torch, how.dtype))
         if out is None:
-            training = _prepare(loop, ready, task, how, where, callback)
+            training = _prepare(loop, ready, asked, how, where, callback)
             training.run(lambda _: None, callback)
             fold(ready, training.scales)
-            _finish(ready.eval(), task, how, callback)
+            _finish(ready.eval(), asked, how, callback)
             return _fitted(ready, training, None)
         about = _about(ready, task, how, source)
         journal = Journal(Path(out), about, fresh=fresh)
         try:
             journal.explain(settings.as_json())
-            return _in_folder(journal, loop, ready, task, how, where, about, callback)
+            return _in_folder(journal, loop, ready, task, asked, how, where, about, callback)
         finally:
             journal.close()
 
@@ -143,11 +152,11 @@ def check_run(
     The folder is then this run's; with `fresh` it has forgotten what it held.
     """
     how = settings.training
-    check_horizons(task, how)
+    asked = _asked(task, how)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("weights", how.seed))
-        ready = _model(task, model, settings)
-    check_learnable(task, *task.split("train"), Callback())
+        ready = _model(asked, model, settings)
+    check_learnable(asked, *asked.split("train"), Callback())
     Journal(Path(out), _about(ready, task, how, source), fresh=fresh).close()
     return ready
 
@@ -157,12 +166,13 @@ def _in_folder(
     loop: type[Training],
     model: OnlineModel,
     task: Task,
+    asked: Task,
     how: FitSettings,
     device: torch.device,
     about: dict[str, Any],
     callback: Callback,
 ) -> Fitted:
-    training = _prepare(loop, model, task, how, device, callback)
+    training = _prepare(loop, model, asked, how, device, callback)
     before = journal.read()
     if before is not None:
         training.take_up(*before)
@@ -194,7 +204,7 @@ def _in_folder(
             done.ended,
             done.folder,
         )
-    after = _finish(model, task, how, callback)
+    after = _finish(model, asked, how, callback)
     summary = {
         "epochs": len(done.history),
         "seconds": sum(entry["seconds"] for entry in done.history),
@@ -211,6 +221,7 @@ def _in_folder(
             "per": task.per,
             "metric": task.metric,
             "classes": list(task.classes),
+            **({"edges": list(task.edges), "horizon": task.horizon} if task.edges else {}),
             "time_unit": task.time_unit,
             "static": list(task.series.features),
             "settings": how.as_json(),
@@ -224,7 +235,7 @@ def _in_folder(
 
 
 def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback) -> dict[str, Any]:
-    """Steps beside the readout, recalibration, and how the model does beside naive predictions.
+    """Steps beside the readout, recalibration, intervals, and how the model does beside naive predictions.
 
     Returns what a manifest says of each, by name, without what was not done.
     """
@@ -232,8 +243,12 @@ def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback
         "with_steps": fit_steps(model, task, how, callback),
         "recalibrated": recalibrate(model, task, how, callback),
     }
-    outputs = predict_task(model, task.split("validation")[0], task.per)
-    beside = beside_naive(task, "validation", as_probabilities(model.readout, outputs))
+    outputs = predict_split(model, task, "validation")
+    model.intervals = fit_intervals(model, task, outputs, callback)
+    said = at_edges(model.readout, as_probabilities(model.readout, outputs), task)
+    if task.kind == "binary":
+        done["calibration"] = _line(task, said)
+    beside = beside_naive(task, "validation", said)
     for one in beside:
         if not one.beaten:
             balanced = how.class_weights == "balanced" and one.metric == "log_loss"
@@ -241,6 +256,29 @@ def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback
             callback.note(f"warning: on validation {one.warning}{why * balanced}")
     done["naive"] = [{**asdict(one), "beaten": one.beaten} for one in beside]
     return {name: found for name, found in done.items() if found is not None}
+
+
+def _line(task: Task, probabilities: Tensor) -> dict[str, Any] | None:
+    """Slope and intercept of the calibration on validation; None where no line can be fitted."""
+    found, wanted, known = questions("binary", probabilities, task.split("validation")[1].cpu())[0]
+    if not len(wanted):
+        return None
+    subjects = [task.subjects[at] for at in task.splits["validation"].tolist()]
+    cohort = Cohort.of(subjects, resamples=0, seed=0)
+    owners = cohort.owners(known.numpy())
+    once = np.ones(len(wanted))
+    slope, intercept = calibration_line(found.numpy(), wanted.numpy(), once, owners, cohort)
+    if slope.value is None:
+        return None
+    return {"slope": asdict(slope), "intercept": asdict(intercept)}
+
+
+def _asked(task: Task, how: FitSettings) -> Task:
+    """The task with its labels at the times they are learned and validated at; refused where it has none there."""
+    check_queries(task, how)
+    asked = asked_task(task, how)
+    check_horizons(asked, how)
+    return asked
 
 
 def _prepare(
@@ -253,13 +291,21 @@ def _prepare(
 ) -> Training:
     series, labels = task.split("train")
     check_learnable(task, series, labels, callback)
-    seen = task.series if how.scaling == "all" else series
     encoding = getattr(model, "encoding", None)
     if encoding is not None:
-        model.fit_scales(seen)
+        _fit_scales(model, task, how)
         model.to(device)
     scales = learn_scales(model, series, labels, target=how.scale_target)
     return loop(model, task, scales, how, device)
+
+
+def _fit_scales(model: OnlineModel, task: Task, how: FitSettings) -> None:
+    """Learn the model's scales, and where its readout is to bend, of the series and times it is taught at."""
+    series, times = task.split("train")[0], task.split_times("train")
+    if how.scaling == "all":
+        series, times = task.series, task.queries
+    # A model of one's own may know of no times.
+    _ = model.fit_scales(series) if task.per != "time" else model.fit_scales(series, times)
 
 
 def _fitted(model: OnlineModel, training: Training, folder: Path | None) -> Fitted:
@@ -268,24 +314,37 @@ def _fitted(model: OnlineModel, training: Training, folder: Path | None) -> Fitt
 
 
 def _model(task: Task, model: OnlineModel | str, settings: Resolved) -> OnlineModel:
+    how = settings.training
     if isinstance(model, str):
         assert settings.model is not None
         built = build(model, settings.model)
-        start_at_base_rate(built, task, balanced=settings.training.class_weights == "balanced")
+        start_at_base_rate(built, task, balanced=how.class_weights == "balanced")
         built.schema = task.schema
-        return built
+        return _asking(built, how)
     if not isinstance(getattr(model, "readout", None), Readout):
         raise FitError(
             f"{type(model).__name__} has no `Readout` as `readout`: give it one, which knows loss and probabilities."
         )
     head = model.readout
-    if head.kind != task.kind or model.outputs != task.outputs:
+    if head.kind != task.kind or (model.outputs != task.outputs and head.bins is None):
         raise FitError(
             f"the model puts out {model.outputs} numbers of kind {head.kind!r}; the task '{task.name}' "
             f"needs {task.outputs} of kind {task.kind!r}."
         )
+    if head.bins is not None and not head.bins.laid and model.outputs == task.outputs:
+        lay_bins(model, task)
     model.prepare(task.series[:1])
     model.schema = replace(model.schema or task.schema, time_unit=task.time_unit)
+    return _asking(model, how)
+
+
+def _asking(model: OnlineModel, how: FitSettings) -> OnlineModel:
+    """The model, to be asked between rows as it is taught."""
+    try:
+        check_asking(model, how.asking)
+    except ValueError as error:
+        raise FitError(str(error)) from error
+    model.asking = how.asking
     return model
 
 

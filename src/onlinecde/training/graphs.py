@@ -24,8 +24,12 @@ RECURRENT = (GRU, GRUdt, GRUdtIntensity, GRUD, ODERNN)
 """The recurrent models whose step is captured, by `RecurrentStep`."""
 
 
+AT_TIMES = "streams are asked at query times, and a captured step knows rows alone"
+"""Why a step at query times is not captured, whatever the model."""
+
+
 def why_not(model: nn.Module) -> str | None:
-    """Why a model's step cannot be captured, or None where it can."""
+    """Why a model's step at rows cannot be captured, or None where it can."""
     # A subclass may compute otherwise, and a captured step would pass it by, as it would hooks.
     for name, module in model.named_modules():
         if has_hooks(module) or "forward" in module.__dict__:

@@ -17,7 +17,7 @@ from onlinecde.files import claim, replace_file
 from onlinecde.training.settings import FitError
 
 RUN, LOG, CHECKPOINT, MODEL, BOARD = "run.json", "log.jsonl", "checkpoint", "model", "tensorboard"
-SETTINGS = "settings.json"
+SETTINGS, POLICIES = "settings.json", "alarm_policies.jsonl"
 LOCK = ".lock"
 FORMAT = "onlinecde training 1"
 _LARGEST_HEADER = 1 << 26
@@ -61,7 +61,7 @@ class Journal:
         import shutil
 
         if (self.folder / RUN).exists():
-            for name in (CHECKPOINT, LOG, SETTINGS, RUN):
+            for name in (CHECKPOINT, LOG, SETTINGS, POLICIES, RUN):
                 (self.folder / name).unlink(missing_ok=True)
             for name in (MODEL, BOARD):
                 shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -124,10 +124,12 @@ def read_run(folder: Path) -> dict[str, Any] | None:
 
 
 def settings_of_then(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Settings of the run a folder holds that were the default when it began, and are not now."""
+    """Settings of the run a folder holds that were the default when it began, and may not be now."""
     settings = (read_run(Path(folder)) or {}).get("settings", {})
     earlier = {"monitor": "metric", "head_lr": 1.0}
-    return {name: value for name, value in earlier.items() if settings.get(name) == value}
+    found = {name: value for name, value in earlier.items() if settings.get(name) == value}
+    # What is not written down is as it always is.
+    return found | {n: settings.get(n, "task") for n in ("at", "validate_at") if settings}
 
 
 def model_settings_of_then(folder: str | os.PathLike[str], model: str) -> dict[str, Any]:
@@ -153,6 +155,21 @@ def read_log(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     if not file.is_file():
         return []
     return [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
+
+
+def keep_policies(home: Path, *policies: Mapping[str, Any] | None) -> Path:
+    """Note the alarm policies that a model had, oldest first, in its history: that of its run, or its own.
+
+    One that stands there last already, or is None, is passed over. Returns the history's file.
+    """
+    file = (home.parent if (home.parent / RUN).is_file() else home) / POLICIES
+    known = file.read_text().splitlines() if file.is_file() else []
+    for policy in policies:
+        line = json.dumps(policy, sort_keys=True)
+        if policy is not None and (not known or known[-1] != line):
+            known.append(line)
+    replace_file(file, "".join(line + "\n" for line in known))
+    return file
 
 
 def model_folder(folder: str | os.PathLike[str]) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,20 @@ def judged_task(
 
 
 def _under(task: Task, manifest: Manifest) -> tuple[Task, tuple[str, ...]]:
-    """The task with the model's channels and static features; what it lacks, or has besides, is a note."""
-    schema = manifest.named_schema()
+    """The task with the model's channels, static features and bins; what it lacks, or has besides, is a note."""
+    task, schema = _with_bins(task, manifest), manifest.named_schema()
     if schema is None:
         return task, ()
     judged = task.under(schema)
     return judged, judged.notes[len(task.notes) :]
+
+
+def _with_bins(task: Task, manifest: Manifest) -> Task:
+    """A task of time to an event with the model's bins of time ahead."""
+    if not task.edges or "edges" not in manifest.extra:
+        return task
+    bins = tuple(manifest.extra["edges"]), manifest.extra["horizon"]
+    return replace(task, edges=bins[0], horizon=bins[1])
 
 
 def _check_tables(source: Mapping[str, Any]) -> None:
@@ -67,7 +76,7 @@ def _check_tables(source: Mapping[str, Any]) -> None:
     for name in TABLES:
         if name in files and not Path(files[name]).exists():
             raise FitError(
-                f"{files[name]} is gone, which the model was fitted on: say with --{name} FILE where it is now."
+                f"training file {files[name]} not found; give its new path with --{name} FILE."
             )
 
 
@@ -97,7 +106,10 @@ def _task_of_tables(manifest: Manifest, files: Files) -> Task:
     arguments = {**arguments, "fractions": {"test": 1.0}}
     if "kind" in manifest.extra:
         arguments["kind"] = manifest.extra["kind"]
+    if "edges" in manifest.extra:  # these streams may have no event to lay bins by
+        arguments["edges"] = manifest.extra["edges"]
     task = load_task({**source, "arguments": arguments}, schema=manifest.named_schema())
+    task = _with_bins(task, manifest)
     if task.kind == "multiclass":
         _check_classes(manifest.extra.get("classes"), task)
     return task

@@ -14,14 +14,16 @@ from torch import Tensor, nn
 from onlinecde.data import Task
 from onlinecde.data.task import Per
 from onlinecde.evaluation.metrics import better, score_or_none
-from onlinecde.evaluation.predictions import predict_task
+from onlinecde.evaluation.predictions import asked_alone, predict_task
 from onlinecde.models import OnlineModel, RecurrentModel
+from onlinecde.models.asking import ask
 from onlinecde.models.base import present_name
+from onlinecde.models.readout import known_labels
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import SolverError, counting_evaluations
 from onlinecde.training.callbacks import Callback
-from onlinecde.training.graphs import CapturedStep, GraphedStep, why_not
-from onlinecde.training.objectives import HorizonReadout, Scales, class_weight
+from onlinecde.training.graphs import AT_TIMES, CapturedStep, GraphedStep, why_not
+from onlinecde.training.objectives import HorizonReadout, Scales, along, class_weight
 from onlinecde.training.optimiser import (
     AveragedWeights,
     adamw,
@@ -30,6 +32,7 @@ from onlinecde.training.optimiser import (
     rates,
     unpack_optimiser,
 )
+from onlinecde.training.query_times import drawn_anew
 from onlinecde.training.recalibration import fit_map, mapped
 from onlinecde.training.recurrent_graphs import RecurrentStep
 from onlinecde.training.settings import FitError, FitSettings, seed_for
@@ -66,10 +69,10 @@ class Position:
 
 
 class Training:
-    """A model, its optimiser and how far they have come on a task.
+    """A model, its optimiser and how far they have come on a task, as `asked_task` gives it.
 
-    All randomness of a batch comes from (seed, epoch, batch), so that a training taken up again
-    goes on exactly as it would have.
+    All randomness of a batch comes from (seed, epoch, batch), and query times that are drawn from (seed, epoch), so
+    that a training taken up again goes on exactly as it would have.
     """
 
     def __init__(
@@ -80,20 +83,20 @@ class Training:
         settings: FitSettings,
         device: torch.device,
     ) -> None:
-        self.model, self.settings, self.scales = model, settings, scales
+        self.model, self.settings, self.scales, self.task = model, settings, scales, task
         self.kind, self.metric = task.kind, task.metric
         self.per: Per = task.per
         dtype = getattr(torch, settings.dtype)
-        self.series, self.labels = _split(task, "train", scales, dtype, device)
-        self.validation, self.wanted = _split(task, "validation", scales, dtype, device)
-        self.wanted = self.wanted.cpu()
+        self.series, self.labels, self.times = _split(task, "train", scales, dtype, device)
+        self.validation, wanted, self.asked = _split(task, "validation", scales, dtype, device)
+        self.wanted = wanted.cpu()
         self.weight = (
             class_weight(task).to(device, dtype) if settings.class_weights == "balanced" else None
         )
         # Learns beside the model, and is no part of what is averaged, validated or saved.
-        self.ahead = (
-            HorizonReadout(model, self.series, self.labels, settings) if settings.horizons else None
-        )
+        self.ahead = None
+        if settings.horizons:
+            self.ahead = HorizonReadout(model, self.series, self.labels, settings, self.times)
         self.optimiser = adamw(model, self.ahead, settings)
         self.average = AveragedWeights(model, settings.average) if settings.average else None
         self.best = {name: t.detach().clone() for name, t in model.state_dict().items()}
@@ -104,6 +107,8 @@ class Training:
     def run(self, save: Callable[[Training], None], callback: Callback) -> None:
         """Train to the end; `save` is called where the training may be put down."""
         self.callback = callback
+        if self.times is not None and self.model.device.type == "cuda" and not self.at.ended:
+            callback.note(f"steps are computed plainly: {AT_TIMES}")
         while not self.at.ended:
             self._epoch(save)
             save(self)
@@ -111,6 +116,7 @@ class Training:
 
     def _epoch(self, save: Callable[[Training], None]) -> None:
         at, settings = self.at, self.settings
+        self._draw_times()
         batches = epoch_batches(len(self.series), settings.batch_size, settings.seed, at.epoch)
         started = time.monotonic() - at.seconds
         for group, factor in zip(self.optimiser.param_groups, rates(self.optimiser), strict=True):
@@ -129,20 +135,31 @@ class Training:
         self.callback.epoch(entry, best)
         self._plan_next()
 
+    def _draw_times(self) -> None:
+        """Query times of this epoch, and the labels there, where they are drawn anew."""
+        drawn = drawn_anew(self.task, self.settings, self.at.epoch)
+        if drawn is not None:
+            times, labels = drawn
+            self.times = times.to(self.series.device)
+            self.labels = self.scales.target(labels).to(self.series.device)
+
     def _step(self, chosen: Tensor, number: int) -> tuple[float, int]:
         """One step of the optimiser; the mean loss before it, and over how many labels."""
         batch = self.series[chosen]
-        labels = self.labels[chosen.to(self.labels.device)]
+        at = chosen.to(self.labels.device)
+        labels, times = self.labels[at], None
         if self.per == "row":
             labels = labels[:, : batch.times.shape[1]]
-        labelled = labels >= 0 if self.kind == "multiclass" else ~labels.isnan()
-        many = int(labelled.sum())
+        elif self.times is not None:
+            times = asked_alone(self.times[at])
+            labels = labels[:, : times.shape[1]]
+        many = int(known_labels(self.kind, labels).sum())
         if not many:
             return 0.0, 0
         self.model.train()
         try:
             with counting_evaluations() as evaluations:
-                loss = self._gradients(batch, labels)
+                loss = self._gradients(batch, labels, times)
         except SolverError as error:
             raise self._diverged(number, str(error)) from error
         clip = self.settings.clip_gradient
@@ -159,7 +176,7 @@ class Training:
         self.at.nfe += evaluations.total
         return found, many
 
-    def _gradients(self, batch: SeriesBatch, labels: Tensor) -> Tensor:
+    def _gradients(self, batch: SeriesBatch, labels: Tensor, times: Tensor | None = None) -> Tensor:
         """The mean loss of a batch; its gradients are left in the weights' `grad`."""
         if self.captured is not None:
             try:
@@ -177,13 +194,13 @@ class Training:
         # The gradients of a captured step stay where it writes them.
         self.optimiser.zero_grad(set_to_none=self.captured is None)
         if self.ahead is None:
-            outputs = self.model(batch, final=self.per == "stream")
+            outputs = ask(self.model, batch, times, final=self.per == "stream")
             loss = self.model.readout.loss(outputs, labels, self.weight)
             loss.backward()
             return loss
-        outputs, logits = self.ahead.forward_with(self.model, batch)
+        outputs, logits = self.ahead.forward_with(self.model, batch, times)
         loss = self.model.readout.loss(outputs, labels, self.weight)
-        more = self.ahead.loss(logits, batch.times, labels)
+        more = self.ahead.loss(logits, along(batch, times), labels)
         (loss + self.settings.horizon_weight * more).backward()
         return loss
 
@@ -192,8 +209,8 @@ class Training:
         torch.manual_seed(seed_for("batch", self.settings.seed, self.at.epoch, number))
 
     def _captured_step(self) -> CapturedStep | None:
-        """On a GPU, the step as a CUDA graph, where the model's can be captured."""
-        if why_not(self.model) is not None:
+        """On a GPU, the step as a CUDA graph, where it is one at rows and the model's can be captured."""
+        if self.times is not None or why_not(self.model) is not None:
             return None
         step = RecurrentStep if isinstance(self.model, RecurrentModel) else GraphedStep
         return step(
@@ -264,7 +281,9 @@ class Training:
         many = self.settings.batch_size
         if self.model.device.type == "cuda":
             many = max(many, VALIDATED)
-        return predict_task(self.model, self.validation, self.per, batch_size=many)
+        return predict_task(
+            self.model, self.validation, self.per, times=self.asked, batch_size=many
+        )
 
     def _beats(self, entry: dict[str, Any], best: dict[str, Any]) -> bool:
         name = f"validation_{self.metric}"
@@ -322,8 +341,10 @@ class Training:
 
 def _split(
     task: Task, name: str, scales: Scales, dtype: torch.dtype, device: torch.device
-) -> tuple[SeriesBatch, Tensor]:
+) -> tuple[SeriesBatch, Tensor, Tensor | None]:
+    """Series, labels and, where the task is asked at times of its own, those."""
     series, labels = task.split(name)
     series = scales.series(series).to(device, dtype)
     labels = scales.target(labels) if name == "train" else labels
-    return series, labels.to(device)
+    times = task.split_times(name) if task.per == "time" else None
+    return series, labels.to(device), None if times is None else times.to(device)

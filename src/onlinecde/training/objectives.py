@@ -11,8 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.data import Task
+from onlinecde.evaluation.naive import label_counts
 from onlinecde.models import OnlineModel
+from onlinecde.models.asking import ask
+from onlinecde.models.readout import known_labels
 from onlinecde.series import SeriesBatch
+from onlinecde.series.empty_rows import filled_queries
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.settings import FitError, FitSettings, seed_for
 
@@ -25,8 +29,8 @@ def start_at_base_rate(model: OnlineModel, task: Task, *, balanced: bool = False
     """Let a fresh model say the base rate of each label, and little else, before it has learned.
 
     The rates are those of the training split, half a label more counted of each class; with
-    `balanced`, as a loss with balanced classes sees them. Targets of a regression are scaled to
-    mean 0 already: it is left as it is.
+    `balanced`, as a loss with balanced classes sees them. Of time to an event they are the hazards of the task's bins.
+    Targets of a regression are scaled to mean 0 already: it is left as it is.
 
     >>> import onlinecde as oc
     >>> task = oc.data.simulate_ward(40, seed=0).task
@@ -35,6 +39,7 @@ def start_at_base_rate(model: OnlineModel, task: Task, *, balanced: bool = False
     >>> bool(torch.isclose(model.readout.layers.bias.sigmoid(), task.split("train")[1].nanmean(), atol=0.01))
     True
     """
+    lay_bins(model, task)
     last = last_layer(model)
     if task.kind == "regression" or last is None:
         return
@@ -43,11 +48,17 @@ def start_at_base_rate(model: OnlineModel, task: Task, *, balanced: bool = False
     if task.kind == "multiclass":
         start = (weight * _counts(labels, len(task.classes)) + 0.5).log().log_softmax(0)
     else:
-        told = labels.reshape(-1, last.out_features)
-        ones, zeros = ((told == label).sum(0).double() for label in (1, 0))
+        ones, zeros = label_counts(task, labels)
         start = (weight * ones + 0.5).log() - (zeros + 0.5).log()
     last.bias.copy_(start)
     last.weight.mul_(START)
+
+
+def lay_bins(model: OnlineModel, task: Task) -> None:
+    """Give the readout of a model of time to an event the bins and the horizon of its task."""
+    bins = getattr(model.readout, "bins", None)
+    if bins is not None and task.horizon is not None:
+        bins.put(task.edges, task.horizon)
 
 
 def class_weight(task: Task) -> Tensor:
@@ -56,8 +67,8 @@ def class_weight(task: Task) -> Tensor:
     if task.kind == "multiclass":
         counts = _counts(labels, len(task.classes))
         return counts.sum() / (len(task.classes) * counts.clamp(min=1))
-    if task.kind == "regression":
-        raise FitError("class_weights are for classes, and this task is a regression.")
+    if task.kind in ("regression", "time-to-event"):
+        raise FitError(f"class_weights are for classes, and the kind of this task is {task.kind}.")
     known = labels[~labels.isnan()]
     positive = known.sum().double()
     return (known.numel() - positive) / positive.clamp(min=1)
@@ -74,11 +85,16 @@ def _counts(labels: Tensor, classes: int) -> Tensor:
 
 def check_horizons(task: Task, settings: FitSettings) -> None:
     """Refuse horizons for a task they mean nothing for."""
-    if settings.horizons and (task.kind != "binary" or task.per != "row"):
+    if settings.horizons and (task.kind != "binary" or task.per == "stream"):
         raise FitError(
-            f"horizons are for binary tasks with a label per row; '{task.name}' is {task.kind} with one per "
-            f"{task.per}: leave them out."
+            f"horizons are for binary tasks with a label per row or query time; '{task.name}' is {task.kind} with one "
+            f"per {task.per}: leave them out."
         )
+
+
+def along(series: SeriesBatch, times: Tensor | None) -> Tensor:
+    """When labels of series are, at rows or at query times: (stream, row) or (stream, query), padding as the last."""
+    return series.times if times is None else filled_queries(series, times)
 
 
 def coming_labels(times: Tensor, labels: Tensor, horizons: Sequence[float]) -> Tensor:
@@ -116,24 +132,32 @@ class HorizonReadout(nn.Linear):
     """
 
     def __init__(
-        self, model: OnlineModel, series: SeriesBatch, labels: Tensor, settings: FitSettings
+        self,
+        model: OnlineModel,
+        series: SeriesBatch,
+        labels: Tensor,
+        settings: FitSettings,
+        times: Tensor | None = None,
     ) -> None:
         # Draws of its own: the model's and the batches' stay what they are without it.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for("horizons", settings.seed))
             super().__init__(getattr(model, "hidden", model.readout.inputs), len(settings.horizons))
         self.horizons = settings.horizons
-        wanted = coming_labels(series.times, labels, self.horizons).flatten(0, 1).cpu()
+        wanted = coming_labels(along(series, times), labels, self.horizons)
+        wanted = wanted.flatten(0, 1).cpu()
         ones, zeros = (((wanted == label).sum(0) + 0.5).log() for label in (1, 0))
         with torch.no_grad():
             self.weight.mul_(START)
             self.bias.copy_(ones - zeros)
         self.to(model.device, model.dtype)
 
-    def forward_with(self, model: OnlineModel, batch: SeriesBatch) -> tuple[Tensor, Tensor]:
-        """The model's outputs after each row and the logits of the horizons, (stream, row, ...)."""
+    def forward_with(
+        self, model: OnlineModel, batch: SeriesBatch, times: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The model's outputs after each row, or at query times, and the logits of the horizons, (stream, row, ...)."""
         with self.beside(model.readout):
-            both = model(batch)
+            both = ask(model, batch, times)
         if both.shape[-1] != model.outputs + self.out_features:
             raise FitError(
                 f"{type(model).__name__} does not put out what its readout does, so horizons cannot be read "
@@ -176,10 +200,15 @@ class HorizonReadout(nn.Linear):
 
 def check_learnable(task: Task, series: SeriesBatch, labels: Tensor, callback: Callback) -> None:
     """Refuse a training split with one class, without a label or without a value; note empty channels."""
-    known = labels[labels >= 0 if task.kind == "multiclass" else ~labels.isnan()]
+    known = labels[known_labels(task.kind, labels)]
     if not known.numel():
         raise FitError(f"the training split of '{task.name}' has no label: label more streams.")
-    if task.kind != "regression" and len(torch.unique(known)) < 2:
+    if task.kind == "time-to-event" and not bool((known[:, 1] == 1).any()):
+        raise FitError(
+            f"no event follows a label of the training split of '{task.name}': there is nothing to learn. Give "
+            "streams with events, or another split seed."
+        )
+    if task.kind not in ("regression", "time-to-event") and len(torch.unique(known)) < 2:
         name = task.classes[int(known[0])] if task.classes else str(int(known[0]))
         raise FitError(
             f"the training split of '{task.name}' has one class alone ({name}): there is nothing to tell "

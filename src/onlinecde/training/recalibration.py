@@ -10,7 +10,7 @@ from torch import Tensor
 from onlinecde.data import Task
 from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models import NeuralCDE, OnlineModel
-from onlinecde.models.readout import Readout
+from onlinecde.models.readout import RULES, Readout, known_labels
 from onlinecde.training.boosting import validation_scores
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.objectives import last_layer, loss_weight
@@ -36,26 +36,26 @@ def fit_map(
     True
     """
     outputs = outputs.double()
-    known = labels >= 0 if head.kind == "multiclass" else ~labels.isnan()
-    shared = head.kind == "multiclass"
+    known, classes = known_labels(head.kind, labels), head.kind == "multiclass"
+    shared = RULES[head.kind].together
     count = outputs.shape[-1]
-    # (stream, output) pairs with a label; of classes, streams.
+    # (stream, output) pairs with a label; where all outputs answer to one label, streams.
     by_stream = known.reshape(len(known), -1, 1 if shared or known.ndim < outputs.ndim else count)
     evidence = float(by_stream.any(1).sum())
     present = known if known.ndim == outputs.ndim else known[..., None].expand(outputs.shape)
     centre = torch.where(present, outputs, 0.0).flatten(0, -2).sum(0)
     centre = centre / present.flatten(0, -2).sum(0).clamp(min=1)
     if shared:
-        centre = torch.zeros_like(centre)
+        centre = torch.zeros_like(centre) if classes else centre.mean().expand(count)
     log_scale = torch.zeros(1 if shared else count, dtype=torch.float64, requires_grad=True)
-    move = torch.zeros(count, dtype=torch.float64, requires_grad=not shared)
-    wanted = labels.double() if not shared else labels
+    move = torch.zeros_like(log_scale, requires_grad=not classes)
+    wanted = labels if classes else labels.double()
     weight = None if weight is None else weight.double()
 
     def changed() -> Tensor:
         return log_scale.exp() * (outputs - centre) + centre + move
 
-    chosen = [log_scale] if shared else [log_scale, move]
+    chosen = [log_scale] if classes else [log_scale, move]
     optimiser = torch.optim.LBFGS(
         chosen, max_iter=100, tolerance_grad=1e-9, line_search_fn="strong_wolfe"
     )
@@ -88,8 +88,8 @@ def recalibrate(
 ) -> dict[str, Any] | None:
     """Replace the log-odds l of a fitted classifier by `scale * l + shift`, fitted to the validation split.
 
-    Each output has a scale and a shift of its own; classes share one scale and have no shift. Scales
-    are above 0, so AUROC and the most likely class stay what they were. The map becomes part of the
+    Each output has a scale and a shift of its own; classes share one scale and have no shift, bins of time to an event
+    share both. Scales are above 0, so AUROC and the most likely class stay what they were. The map becomes part of the
     readout's last layer (and of the steps beside it), so live answers, attributions and exports need
     nothing else. Returns scale, shift, and the validation loss and metric with them; None for a
     regression, with another `monitor`, and for a readout without such a layer.
@@ -97,12 +97,14 @@ def recalibrate(
     if settings.monitor != "calibrated" or task.kind == "regression" or last_layer(model) is None:
         return None
     series, labels = task.split("validation")
-    outputs = predict_task(model, series, task.per)
+    times = task.split_times("validation") if task.per == "time" else None
+    outputs = predict_task(model, series, task.per, times=times)
     weight = loss_weight(task, settings)
     scale, shift = fit_map(model.readout, outputs, labels.cpu(), weight)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     rescale(model, scale, shift)
-    some = predict_task(model, series[:CHECKED], task.per)
+    few = None if times is None else times[:CHECKED]
+    some = predict_task(model, series[:CHECKED], task.per, times=few)
     expected = mapped(outputs[:CHECKED], scale, shift)
     if task.per == "row":
         expected = expected[:, : some.shape[1]]

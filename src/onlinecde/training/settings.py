@@ -56,6 +56,13 @@ class FitSettings:
     this much time later, in the task's unit; `inf`: to the end of the stream"""
     horizon_weight: float = 0.1
     """What the mean loss of each horizon counts beside that of the label"""
+    at: str = "task"
+    """When training streams are asked, and taught their labels: at the task's own times, or as `Queries` says it:
+    "rows", "end", "every=1h", "random=16" (drawn anew each epoch), several with "+" """
+    validate_at: str = "task"
+    """When validation streams are asked, likewise"""
+    asking: Literal["hold", "empty-rows"] = "hold"
+    """Between rows, of a model that is online at rows alone: it holds its last answer, or is given empty rows"""
     seed: int = 0
     dtype: Literal["float32", "float64"] = "float32"
 
@@ -97,7 +104,7 @@ class FitSettings:
         return replace(self, **changes)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, for a manifest; what says nothing without horizons is left out without them.
+        """Plain values, for a manifest, without horizons and times to ask at where there are none.
 
         >>> FitSettings(horizons=(12, float("inf"))).as_json()["horizons"]
         [12.0, 'inf']
@@ -108,6 +115,9 @@ class FitSettings:
             told["horizons"] = [h if h < float("inf") else "inf" for h in self.horizons]
         else:
             del told["horizons"], told["horizon_weight"]
+        for name in ("at", "validate_at", "asking"):
+            if told[name] == getattr(FitSettings, name):
+                del told[name]
         return told
 
 

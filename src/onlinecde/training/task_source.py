@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,15 +13,21 @@ from typing import Any
 import torch
 
 from onlinecde.data import (
+    EventLabels,
+    EventTruth,
     IntervalLabels,
     RowLabels,
     StreamLabels,
     Task,
+    TimeLabels,
+    Truth,
     fold_of,
     fold_task,
     load,
     task_from_table,
 )
+from onlinecde.data.label_specs import Labels
+from onlinecde.data.parts import part_arrays
 from onlinecde.data.task import encoded
 from onlinecde.series import Schema
 from onlinecde.training.journal import known_task
@@ -46,9 +53,9 @@ def table_source(
     label_per: str,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """The source of a task from one's own files; `label_per` is "stream", "row" or "interval".
+    """The source of a task from one's own files; `label_per` is "stream", "row", "time", "interval" or "event".
 
-    `label` names the label's column or columns; for intervals those of their start and end.
+    `label` names the label's column or columns; for intervals those of their start and end; for events none.
     """
     files = {"events": events, "labels": labels, "static": arguments.pop("static", None)}
     told = {name: str(Path(file).resolve()) for name, file in files.items() if file is not None}
@@ -127,15 +134,39 @@ def task_of_run(
 
 
 def content_of(task: Task) -> str:
-    """A hash of all that training can see of a task: series, labels, splits."""
+    """A hash of all that training can see of a task: series, labels, splits, and what is true at other times.
+
+    Truths that 0.1 had labels at rows of are left out, so that its runs go on.
+    """
     digest = hashlib.blake2b(digest_size=16)
     series = task.series
     for tensor in (series.times, series.values, series.rows, series.static, task.labels):
         if tensor is not None:
             digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    if task.queries is not None:
+        digest.update(task.queries.cpu().contiguous().numpy().tobytes())
+    if (truth := _beyond_rows(task)) is not None:
+        arrays: dict[str, Any] = {}
+        digest.update(json.dumps(part_arrays(truth, "truth", arrays)).encode())
+        for name in sorted(arrays):
+            digest.update(arrays[name].tobytes())
     for name in sorted(task.splits):
         digest.update(name.encode() + task.splits[name].numpy().tobytes())
     return digest.hexdigest()
+
+
+def _beyond_rows(task: Task) -> Truth | None:
+    """The truth of a task where it is more than 0.1 knew of the same series and labels.
+
+    What simulated data know is known by their series, and the truths of 0.1's own data sets and tables end with
+    each stream's last row.
+    """
+    series, truth = task.series, task.truth
+    if truth is None or task.per == "time":
+        return truth
+    last = series.times.gather(1, series.rows[:, None] - 1)[:, 0]
+    longer = isinstance(truth, EventTruth) or not torch.equal(truth.until.to(last), last)
+    return truth if longer and task.known_risk is None else None
 
 
 def check_content(task: Task, description: Mapping[str, Any]) -> None:
@@ -156,17 +187,33 @@ def check_content(task: Task, description: Mapping[str, Any]) -> None:
 def _from_table(arguments: dict[str, Any], schema: Schema | None) -> Task:
     events, columns = arguments.pop("events"), arguments.pop("label")
     file, per = arguments.pop("labels", None), arguments.pop("label_per")
-    labels: StreamLabels | RowLabels | IntervalLabels
+    own = {name: arguments.pop(name) for name in LABEL_OPTIONS if name in arguments}
+    labels = _labels(per, columns, file, own)
+    return task_from_table(events, labels=labels, schema=schema, **arguments)
+
+
+LABEL_OPTIONS = (
+    *("label_times", "label_stands", "interval_label"),
+    *("event_time", "censored", "horizon"),
+)
+"""Arguments of a table's source that say more of its labels, as the options are named."""
+
+
+def _labels(per: str, columns: list[str], file: str | None, own: Mapping[str, Any]) -> Labels:
+    """The labels that a source describes."""
+    stands = own.get("label_stands", 0.0)
     if per == "stream":
-        labels = StreamLabels(columns[0] if len(columns) == 1 else columns, file)
-    elif per == "row":
+        return StreamLabels(columns[0] if len(columns) == 1 else columns, file)
+    if per == "row":
         if len(columns) != 1:
             raise FitError(
                 f"{len(columns)} labels ({', '.join(columns)}) per row: a row has one, name one column "
                 "(--label)."
             )
-        labels = RowLabels(columns[0], file)
-    elif per == "interval":
+        return RowLabels(columns[0], file, stands)
+    if per == "time":
+        return TimeLabels(file, own["label_times"], columns, stands)
+    if per == "interval":
         if file is None:
             raise FitError("interval labels need a table of their own: give labels (--labels).")
         if len(columns) != 2:
@@ -174,7 +221,7 @@ def _from_table(arguments: dict[str, Any], schema: Schema | None) -> Task:
                 f"intervals by {', '.join(columns)}: name two columns (--label), "
                 "that of the start, then that of the end."
             )
-        labels = IntervalLabels(file, *columns)
-    else:
-        raise FitError(f"label_per is {per!r}: choose 'stream', 'row' or 'interval'.")
-    return task_from_table(events, labels=labels, schema=schema, **arguments)
+        return IntervalLabels(file, *columns, label=own.get("interval_label"))
+    if per == "event":
+        return EventLabels(file, own["event_time"], own.get("censored"), own.get("horizon"))
+    raise FitError(f"label_per is {per!r}: choose stream, row, time, interval or event.")

@@ -136,6 +136,13 @@ def test_sepsis_label_starts_12_hours_before_a_later_onset(made_folder):
     assert ((times >= 10) == (labels == 1)).all()
     assert task.label_lead == 3
     assert float(times[-1]) <= 19
+    # What is true between rows is known as well.
+    real = task.series.real
+    at_rows = task.series.times.masked_fill(~real, torch.nan)
+    assert torch.equal(task.truth.at(at_rows)[real], task.labels[real])
+    between = task.truth.at(torch.tensor([[9.9, 10.0, 10.1, 19.1]]).expand(len(real), -1))
+    assert between[place, :3].tolist() == [0, 1, 1]
+    assert bool(between[place, 3].isnan())
 
 
 def test_an_onset_before_4_hours_and_antibiotics_before_the_icu_drop_a_stay(made_folder):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import duckdb
 import numpy as np
@@ -15,6 +15,7 @@ from onlinecde.data.mimic.settings import MimicSettings
 from onlinecde.data.ragged import pad, pad_rows
 from onlinecde.data.static_features import with_static
 from onlinecde.data.task import Task
+from onlinecde.data.truth import IntervalTruth
 from onlinecde.series import SeriesBatch
 
 ETHNICITIES = ("white", "black", "hispanic", "asian", "other", "unknown")
@@ -48,7 +49,7 @@ def build_task(
 ) -> Task:
     """Build a task from a database with the tables of all concepts."""
     plan = PLANS[name]
-    label = "label" if plan.per == "stream" else "null"
+    label = "label" if plan.per == "stream" else "onset"
     connection.execute(
         "create or replace temp table streams as "
         f"select stay_id, subject_id, rows, {label} as label, "
@@ -63,9 +64,10 @@ def build_task(
         )
     lengths = streams["rows"].astype(np.int64)
     series, row_labels = _read_series(connection, lengths, streams["stay_id"].tolist(), settings)
-    labels: Any = streams["label"]
+    labels, truth = streams["label"], None
     if plan.per == "row":
-        labels = torch.from_numpy(pad(lengths, row_labels, np.nan))
+        truth = _until_the_end(series, labels.astype(np.float64) - settings.sepsis_hours_before)
+        labels = pad(lengths, row_labels, np.nan)
     task = Task.build(
         f"mimic-iv/{name}",
         series,
@@ -79,6 +81,7 @@ def build_task(
         settings={"task": name, "seed": seed, **settings.as_dict()},
         flow=flow,
         label_lead=settings.sepsis_hours_before if name == "sepsis" else 0.0,
+        truth=truth,
     )
     return _with_patients(connection, task, settings)
 
@@ -113,6 +116,13 @@ def _read_series(
         values[first[cells["stream"]] + cells["row"], cells["channel"]] = cells["value"]
     batch = pad_rows(lengths, times, values, channels=settings.channels, streams=stays)
     return batch, labels
+
+
+def _until_the_end(series: SeriesBatch, start: np.ndarray) -> IntervalTruth:
+    """1 from start (stream,) to each stream's last row, between rows too; NaN: never."""
+    starts = torch.from_numpy(np.where(np.isnan(start), np.inf, start))[:, None]
+    last = series.times.gather(1, series.rows[:, None] - 1)[:, 0]
+    return IntervalTruth(last, starts, torch.full_like(starts, torch.inf))
 
 
 def _with_patients(

@@ -9,11 +9,14 @@ from typing import Literal, NoReturn
 import numpy as np
 import torch
 
+from onlinecde.data.alarm_utility import Utility, UtilityCurve
 from onlinecde.data.archives import Member, by_pattern, read_members
 from onlinecde.data.errors import DataError
 from onlinecde.data.ragged import pad, pad_rows
+from onlinecde.data.splits import split_streams
 from onlinecde.data.static_features import with_static
-from onlinecde.data.task import Task, Utility
+from onlinecde.data.task import Task, strata_of
+from onlinecde.data.truth import ListedLabels
 from onlinecde.series import SeriesBatch
 
 VITAL_SIGNS = ("HR", "O2Sat", "Temp", "SBP", "MAP", "DBP", "Resp", "EtCO2")
@@ -37,13 +40,21 @@ def load(
     task: str = "sepsis",
     seed: int = 0,
     sets: Literal["A", "B", "AB"] = "A",
+    thin: float = 1.0,
+    thin_seed: int = 0,
 ) -> Task:
     """Load a training set (A, B or both): hours in intensive care, 34 channels, label at each row.
 
     The label is the challenge's: 1 from 6 hours before sepsis on. Splits are by patient.
+
+    With `thin`, only that share of the rows is seen, drawn by lot (`thin_seed`); the first of each patient always
+    is. Labels and utility stay known at every hour: `task.asked("every=1h")` judges them all. Splits stay what
+    they are.
     """
     if sets not in ("A", "B", "AB"):
         raise DataError(f"sets is {sets!r}: choose 'A', 'B' or 'AB'.")
+    if not 0 < thin <= 1:
+        raise DataError(f"thin is {thin}: give the share of rows that is kept, above 0, at most 1.")
     wanted = by_pattern("p[0-9]*.psv")
     # Patients of set A are p0xxxxx, those of set B p1xxxxx, whatever folder they lie in.
     ours = tuple("p" + {"A": "0", "B": "1"}[part] for part in sets)
@@ -57,7 +68,11 @@ def load(
             f"({' or '.join(f'{start}nnnnn.psv' for start in ours)}) of set {sets}."
         )
     lines, table = read_psv(members)
-    series, labels, static = _assemble(members, lines, table)
+    streams = [_file(member.name).removesuffix(".psv") for member in members]
+    truth = _hourly(streams, lines, table)
+    series, labels = _seen(streams, lines, table, thin, thin_seed)
+    first = np.cumsum(lines) - lines
+    at_rows = series.times.masked_fill(~series.real, torch.nan)
     built = Task.build(
         "physionet-2019",
         series,
@@ -65,39 +80,46 @@ def load(
         kind="binary",
         per="row",
         classes=("no sepsis", "sepsis"),
-        seed=seed,
+        splits=split_streams(streams, strata_of(truth.listed, "binary"), seed=seed),
         source=", ".join(str(path) for path in paths),
-        settings={"task": task, "sets": sets, "seed": seed},
+        settings={"task": task, "sets": sets, "seed": seed}
+        | ({"thin": thin, "thin_seed": thin_seed} if thin < 1 else {}),
         label_lead=-OPTIMAL,
-        utility=challenge_utility(labels.numpy(), series.times.numpy()),
+        utility=challenge_curve(truth.listed.numpy(), truth.times.numpy()).at(at_rows),
+        truth=truth,
     )
-    return with_static(built, static)
+    return with_static(built, {name: table[first, COLUMNS.index(name)] for name in STATIC})
 
 
-def challenge_utility(labels: np.ndarray, times: np.ndarray) -> Utility:
-    """The worth of each row by the challenge's definition (Reyna et al. 2020).
+def challenge_curve(labels: np.ndarray, times: np.ndarray) -> UtilityCurve:
+    """The worth of any hour by the challenge's definition (Reyna et al. 2020).
 
     An alarm is worth most six hours before sepsis, something from twelve hours before to three hours
     after it, and costs a little anywhere else; silence costs the more the later, up to three hours after.
     Labels and times are (stream, row), times in hours; labels are 1 from six hours before the onset on,
     NaN where there is no row.
+    """
+    positive = labels == 1
+    first = times[np.arange(len(times)), positive.argmax(1)]
+    onset = np.where(positive.any(1), first - OPTIMAL, np.inf)
+    return UtilityCurve(
+        torch.from_numpy(onset),
+        # From where an alarm costs less than anywhere else.
+        (EARLY + FALSE_POSITIVE / TRUE_POSITIVE * (OPTIMAL - EARLY), OPTIMAL, LATE),
+        (FALSE_POSITIVE, TRUE_POSITIVE, 0.0),
+        (0.0, 0.0, FALSE_NEGATIVE),
+    )
+
+
+def challenge_utility(labels: np.ndarray, times: np.ndarray) -> Utility:
+    """The worth of each row by the challenge's definition: see `challenge_curve`.
 
     >>> worth = challenge_utility(np.array([[0.0, 1.0]]), np.array([[1.0, 2.0]]))
     >>> worth.alarm.round(3).tolist(), worth.silence.round(3).tolist()
     ([[0.833, 1.0]], [[0.0, 0.0]])
     """
-    positive, real = labels == 1, ~np.isnan(labels)
-    septic = positive.any(1)
-    onset = times[np.arange(len(times)), positive.argmax(1)] - OPTIMAL
-    hours = times - onset[:, None]
-    rising = TRUE_POSITIVE * (hours - EARLY) / (OPTIMAL - EARLY)
-    falling = TRUE_POSITIVE * (LATE - hours) / (LATE - OPTIMAL)
-    alarm = np.where(hours <= OPTIMAL, np.maximum(rising, FALSE_POSITIVE), falling)
-    silence = np.where(hours <= OPTIMAL, 0.0, FALSE_NEGATIVE * (hours - OPTIMAL) / (LATE - OPTIMAL))
-    over = hours > LATE
-    alarm = np.where(septic[:, None], np.where(over, 0.0, alarm), FALSE_POSITIVE)
-    silence = np.where(septic[:, None] & ~over, silence, 0.0)
-    return Utility(np.where(real, alarm, 0.0), np.where(real, silence, 0.0))
+    real = torch.from_numpy(np.where(np.isnan(labels), np.nan, times))
+    return challenge_curve(labels, times).at(real)
 
 
 def read_psv(members: Sequence[Member]) -> tuple[np.ndarray, np.ndarray]:
@@ -135,20 +157,31 @@ def read_psv(members: Sequence[Member]) -> tuple[np.ndarray, np.ndarray]:
     return np.array(counts), frame.fill_null(np.nan).to_numpy()
 
 
-def _assemble(
-    members: Sequence[Member], lines: np.ndarray, table: np.ndarray
-) -> tuple[SeriesBatch, torch.Tensor, dict[str, np.ndarray]]:
-    column = {name: table[:, number] for number, name in enumerate(COLUMNS)}
-    series = pad_rows(
-        lines,
-        column["ICULOS"],
-        table[:, : len(CHANNELS)].astype(np.float32),
-        channels=CHANNELS,
-        streams=[_file(member.name).removesuffix(".psv") for member in members],
+def _hourly(streams: Sequence[str], lines: np.ndarray, table: np.ndarray) -> ListedLabels:
+    """The label of every hour; each stands for its hour."""
+    hours, labels = (table[:, COLUMNS.index(name)] for name in ("ICULOS", "SepsisLabel"))
+    whole = pad_rows(lines, hours, table[:, :1], channels=CHANNELS[:1], streams=streams)
+    return ListedLabels(
+        whole.times[:, -1],
+        whole.times.masked_fill(~whole.real, torch.inf),
+        torch.from_numpy(pad(lines, labels.astype(np.float32), np.nan)),
+        stands=1.0,
     )
-    labels = torch.from_numpy(pad(lines, column["SepsisLabel"].astype(np.float32), np.nan))
+
+
+def _seen(
+    streams: Sequence[str], lines: np.ndarray, table: np.ndarray, share: float, seed: int
+) -> tuple[SeriesBatch, torch.Tensor]:
+    """Series and labels of the rows that are seen: each by lot, the first of each patient always."""
     starts = np.cumsum(lines) - lines
-    return series, labels, {name: column[name][starts] for name in STATIC}
+    seen = np.random.default_rng(seed).random(len(table)) < share
+    seen[starts] = True
+    rows = np.add.reduceat(seen.astype(np.int64), starts)
+    table = table if seen.all() else table[seen]
+    values = table[:, : len(CHANNELS)].astype(np.float32)
+    hours, labels = (table[:, COLUMNS.index(name)] for name in ("ICULOS", "SepsisLabel"))
+    series = pad_rows(rows, hours, values, channels=CHANNELS, streams=streams)
+    return series, torch.from_numpy(pad(rows, labels.astype(np.float32), np.nan))
 
 
 def _file(name: str) -> str:

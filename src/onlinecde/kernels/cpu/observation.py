@@ -73,10 +73,10 @@ def _scaled_time(t, scaling):
 
 @kernel
 def scale_times(times, scaling):
-    """Scaled time of each of times (stream,)."""
+    """Scaled time of each of times (time, stream)."""
     scaled = np.empty_like(times)
-    for n in range(len(times)):
-        scaled[n] = _scaled_time(times[n], scaling)
+    for n in range(times.size):
+        scaled.flat[n] = _scaled_time(times.flat[n], scaling)
     return scaled
 
 

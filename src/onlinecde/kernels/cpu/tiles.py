@@ -67,9 +67,6 @@ class VectorCode:
     def number(self, n):
         return ir.Constant(_I64, n)
 
-    def add(self, a, b):
-        return self.builder.add(a, b)
-
     def at(self, pointer, *terms):
         """The address `pointer + sum of terms`, in elements; a term is a number, or a pair to multiply."""
         for term in terms:

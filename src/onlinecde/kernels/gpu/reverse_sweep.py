@@ -50,7 +50,7 @@ def backward_kernel(
     AHEAD: tl.constexpr, DENSE: tl.constexpr, CROWD: tl.constexpr, DN: tl.constexpr,
     DENSE_AHEAD: tl.constexpr, NODES: tl.constexpr, EVERY: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """From gradients at one of `EVERY` so many knots (knot, stream, H) to that of z at the start (stream, H).
+    """From gradients at every `EVERY`-th knot (knot, stream, H) to that of z at the start (stream, H).
 
     `g_ks` (slot, stream, HS) takes the gradients of the stages, `g_sizes` (stream,) the size of the
     one at hand and `g_most` (stream,) the largest on value legs, `grads` those before the

@@ -62,7 +62,7 @@ def forward(
     path_gradients: bool = False,
     every: int = 1,
 ) -> tuple[Tensor, list[Tape]]:
-    """z at one of `every` so many knots (knot, stream, hidden) from z0 (stream, hidden), and tapes to `save`.
+    """z at every `every`-th knot (knot, stream, hidden) from z0 (stream, hidden), and tapes to `save`.
 
     `split` computes products to 22 bits, else to 11. `moves` are the path's move lists, if they
     were made before. Where gradients of times or values will be asked for (`path_gradients`), clusters leave the

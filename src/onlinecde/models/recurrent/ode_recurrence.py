@@ -59,7 +59,7 @@ class _About:
     steps: int
     activation: str
     keep: bool
-    """Whether there is a way back to keep something for."""
+    """Whether a backward sweep will need what is kept."""
 
     @property
     def from_before(self) -> bool:

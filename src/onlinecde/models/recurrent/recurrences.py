@@ -1,7 +1,7 @@
 """Recurrences over rows: a thin loop forwards, hand-written gradients backwards.
 
 Rows are taken in blocks. What does not depend on h (input products) is computed for a block at once,
-and so are weight gradients on the way back; the loop over rows is left with what is truly sequential.
+and so are weight gradients in the backward sweep; the loop over rows is left with what is truly sequential.
 Of each row, h and its open gates are kept; everything else lives within a block, in cache.
 """
 

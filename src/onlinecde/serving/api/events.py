@@ -81,7 +81,9 @@ def event_routes(service: Service) -> APIRouter:
     take = taking_events(service)
 
     @router.post("/v1/events", responses=responses, openapi_extra=EVENTS_BODY)
-    async def events(request: Request, answers: bool = False) -> Response:
+    async def events(
+        request: Request, answers: bool = False, horizon: float | None = None
+    ) -> Response:
         """Take events; answers after they are durable. 422 where every one was refused."""
         return await take(request)
 
@@ -103,6 +105,7 @@ def taking_events(service: Service) -> Callable[[Request], Awaitable[Response]]:
                 415, "media_type", "send application/json or application/x-ndjson.", field="content-type"
             )  # fmt: skip
         wants_answers = _flag(request, "answers")
+        names = service.names_within(_horizon(request) if wants_answers else None)
         if wants_answers and not may_read(request):
             raise Problem(
                 403, "scope_missing", "answers=true needs a token with the scope 'read' too.", field="answers"
@@ -121,10 +124,18 @@ def taking_events(service: Service) -> Callable[[Request], Awaitable[Response]]:
             return reply({"error": why, **receipt}, 422)
         if wants_answers:
             answers = await service.answers(done)
-            receipt["answers"] = models.Prediction.of(answers, service.names)
+            receipt["answers"] = models.Prediction.of(answers, names)
         return reply(receipt)
 
     return take
+
+
+def _horizon(request: Request) -> float | None:
+    given = request.query_params.get("horizon")
+    try:
+        return None if given is None else float(given)
+    except ValueError:
+        raise Problem(422, "parameter_bad", "horizon: give a number.", field="horizon") from None
 
 
 def _flag(request: Request, name: str) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import math
 from typing import Annotated, Any
 
+import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 
 from onlinecde.serving import models
@@ -11,7 +12,7 @@ from onlinecde.serving.api.events import ROW_SCHEMA
 from onlinecde.serving.api.replies import answers_of, may_read, name_of
 from onlinecde.serving.bodies import json_object, reply
 from onlinecde.serving.event_formats import static_of
-from onlinecde.serving.overview import Snapshot
+from onlinecde.serving.overview import Snapshot, attention
 from onlinecde.serving.problems import Problem
 from onlinecde.serving.service import Service
 
@@ -47,15 +48,21 @@ def stream_routes(service: Service) -> APIRouter:
         search: Annotated[str, Query(max_length=200)] = "",
         limit: Annotated[int, Query(ge=1, le=most_listed)] = min(200, most_listed),
         offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+        horizon: _Number = None,
     ) -> Response:
-        """All streams and what the model says of each now, what needs attention first."""
+        """All streams and what the model says of each now, what needs attention first.
+
+        Here and below, `horizon`, of time to an event, is how far ahead the risk looks; default: as far as the one that
+        is watched.
+        """
+        names = service.names_within(horizon)
         snapshot = await service.board.snapshot()
-        return await asyncio.to_thread(_listed, snapshot, search, offset, limit, service)
+        return await asyncio.to_thread(_listed, snapshot, search, offset, limit, service, names)
 
     @router.get("/v1/streams/{stream}", responses=answers_of(models.Stream, 404))
-    async def stream(stream: str) -> Response:
+    async def stream(stream: str, horizon: _Number = None) -> Response:
         """One stream: what is known of it, what the model says now, its alarms."""
-        name = name_of(stream)
+        name, names = name_of(stream), service.names_within(horizon)
         info = await service.do(lambda: engine.stream(name))
         now = None if info.last_time is None else await service.board.at_now({name})
         if now is not None and not len(now):  # deleted in between
@@ -93,9 +100,9 @@ def stream_routes(service: Service) -> APIRouter:
         return Response(status_code=204)
 
     @router.get("/v1/streams/{stream}/prediction", responses=answers_of(models.Prediction, 404))
-    async def prediction(stream: str, at: _Number = None) -> Response:
+    async def prediction(stream: str, at: _Number = None, horizon: _Number = None) -> Response:
         """What the model says at a time from the newest row on; without `at`: now."""
-        name = name_of(stream)
+        name, names = name_of(stream), service.names_within(horizon)
         if at is None:
             await service.do(lambda: engine.stream(name))
             answers = await service.board.at_now({name})
@@ -111,9 +118,10 @@ def stream_routes(service: Service) -> APIRouter:
         since: _Number = None,
         until: _Number = None,
         most: Annotated[int, Query(ge=1, le=limits.history_rows)] = min(500, limits.history_rows),
+        horizon: _Number = None,
     ) -> Response:
         """Rows as received and what was answered after each; `most` keeps the newest."""
-        name = name_of(stream)
+        name, names = name_of(stream), service.names_within(horizon)
         rows = await service.do(lambda: engine.history(name, since, until, most=most))
         return reply({"stream": name, "rows": [models.HistoryRow.of(row, names) for row in rows]})
 
@@ -124,12 +132,13 @@ def stream_routes(service: Service) -> APIRouter:
         since: _Number = None,
         until: _Number = None,
         points: Annotated[int, Query(ge=2, le=most_points)] = min(300, most_points),
+        horizon: _Number = None,
     ) -> Response:
         """The answer in continuous time; `until` may lie in the future, default: now.
 
         Of the rows in the span at most `points` are told, spread evenly.
         """
-        name = name_of(stream)
+        name, names = name_of(stream), service.names_within(horizon)
         if until is None:
             await service.do(lambda: engine.stream(name))
             now = await service.board.at_now({name})
@@ -142,33 +151,51 @@ def stream_routes(service: Service) -> APIRouter:
 
     @router.get("/v1/streams/{stream}/explanation", responses=answers_of(models.Explanation, 404))
     async def explanation(
-        stream: str, request: Request, last: Annotated[int, Query(ge=1, le=200)] = 20
+        stream: str,
+        request: Request,
+        last: Annotated[int, Query(ge=1, le=200)] = 20,
+        horizon: _Number = None,
     ) -> Response:
-        """What moved the answer, row by row: each channel and the passing of time, adding up exactly."""
-        name = name_of(stream)
+        """What moved the answer, row by row: each channel and the passing of time, adding up exactly.
+
+        Of time to an event the answer is the log-odds of the risk within the horizon.
+        """
+        name, _ = name_of(stream), service.names_within(horizon)
         rows = await service.do_in_pieces(
-            engine.explain_pieces(name, last), request.is_disconnected
+            engine.explain_pieces(name, last, horizon=horizon), request.is_disconnected
         )
         return reply({"stream": name, "rows": [models.RowExplanation.of(row) for row in rows]})
 
     return router
 
 
-def _listed(snapshot: Snapshot, search: str, offset: int, limit: int, service: Service) -> Response:
-    names, order = snapshot.overview.streams, snapshot.order.tolist()
+def _listed(
+    snapshot: Snapshot,
+    search: str,
+    offset: int,
+    limit: int,
+    service: Service,
+    names: models.OutputNames,
+) -> Response:
+    streams, order = snapshot.overview.streams, snapshot.order
+    if not names.watched:
+        order = attention(
+            names.answered(snapshot.probabilities)[:, 0],
+            np.zeros(len(order)),
+            np.fromiter(map(snapshot.alarms.__contains__, streams), bool, len(order)),
+        )
+    order = order.tolist()
     if search:
         wanted = search.casefold()
-        order = [place for place in order if wanted in names[place].casefold()]
+        order = [place for place in order if wanted in streams[place].casefold()]
     part = order[offset : offset + limit]
     return reply(
         {
-            "total": len(names),
+            "total": len(streams),
             "found": len(order),
             "taken": snapshot.taken,
             "alarms": len(snapshot.alarms),
-            "streams": models.BoardRow.of(
-                snapshot, part, service.engine.watched_output, service.names
-            ),
+            "streams": models.BoardRow.of(snapshot, part, service.engine.watched_output, names),
         }
     )
 

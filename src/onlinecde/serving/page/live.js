@@ -2,7 +2,8 @@
 const AGAIN = 10000;
 
 export class Live {
-  constructor(tick, heard) {
+  constructor(tick, heard, horizon) {
+    this.horizon = horizon;
     this.patience = Math.max(3000 * tick, 3000);
     this.heard = heard;
     this.socket = null;
@@ -12,7 +13,7 @@ export class Live {
   // Whether answers come by themselves: subscribed, and heard of not long ago.
   get up() { return this.subscribed && Date.now() - this.heardAt < this.patience; }
   subscribe(streams) {
-    const wanted = JSON.stringify({ subscribe: streams, ticks: true, changes: true });
+    const wanted = JSON.stringify({ subscribe: streams, ticks: true, changes: true, ...(this.horizon == null ? {} : { horizon: this.horizon }) });
     if (wanted === this.wanted && this.socket) return;
     this.wanted = wanted;
     if (!this.socket) this.open();

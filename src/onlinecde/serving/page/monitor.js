@@ -143,6 +143,7 @@ document.addEventListener("visibilitychange", () => { if (!document.hidden && vi
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || !view || document.querySelector("dialog[open]")) return;
   if (event.defaultPrevented) return;
+  if (event.target.matches("select")) return;
   if (event.target.matches("input")) {
     if (event.key === "Escape") { event.target.value = ""; event.target.dispatchEvent(new Event("input")); event.target.blur(); }
     else if (event.key === "Enter" || event.key === "ArrowDown") { event.preventDefault(); view.step?.(1); }
@@ -157,15 +158,26 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
+// The choice stands in the address, so that it can be kept and passed on.
+function offerHorizons() {
+  const { ahead, about } = words;
+  $("ahead").hidden = ahead == null;
+  if (ahead == null) return;
+  const choices = [...new Set([...about.horizons, ahead])].sort((a, b) => a - b);
+  $("horizon").replaceChildren(...choices.map((one) => make("option", { value: one, selected: one === ahead }, `${Number(one.toPrecision(6))}\u00a0${words.unit}`)));
+  $("horizon").addEventListener("change", (event) => { location.search = `?horizon=${event.target.value}`; });
+}
+
 async function begin() {
   try {
-    words = new Words(await ask("/v1/model"));
+    words = new Words(await ask("/v1/model"), new URLSearchParams(location.search).get("horizon"));
   } catch {
     setText($("link-text"), "no answer");
     setTimeout(begin, 2000);
     return;
   }
-  live = new Live(words.about.tick, heard);
+  live = new Live(words.about.tick, heard, words.ahead);
+  offerHorizons();
   setText($("title"), words.about.title);
   $("sign-out").hidden = !words.about.guarded;
   addEventListener("hashchange", route);

@@ -46,7 +46,7 @@ export class Overview {
     const search = this.search.value.trim();
     this.askedAt = Date.now();
     this.stale = true;
-    const told = await ask(`/v1/streams?limit=${this.limit}&search=${encodeURIComponent(search)}`);
+    const told = await ask(this.words.asked(`/v1/streams?limit=${this.limit}&search=${encodeURIComponent(search)}`));
     if (search !== this.search.value.trim()) return;
     this.stale = false;
     this.all = told.total <= this.limit;

@@ -44,7 +44,7 @@ export class StreamView {
       make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, words.risk), this.readout, this.spans),
         make("div", { class: "strip" }, this.legend(), this.svg), this.strips, words.policy ? make("p", { class: "note policy" }, words.policy) : null, this.table),
       make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, `What moved the ${words.risk.toLowerCase()}`),
-        make("span", { class: "note" }, words.about.kind === "binary" ? "newest first; in log-odds, the parts add up exactly" : "newest first; the parts add up exactly")), this.moves));
+        make("span", { class: "note" }, words.logOdds ? "newest first; in log-odds, the parts add up exactly" : "newest first; the parts add up exactly")), this.moves));
     this.svgs = [this.svg];
     const card = this.svg.closest(".card");
     card.addEventListener("pointermove", (event) => this.point(event));
@@ -69,7 +69,7 @@ export class StreamView {
     if (now.time <= info.now.time) { this.showHead(); return false; }
     tail.times.push(now.time);
     if (this.words.probability) tail.probabilities.push(now.probabilities);
-    else for (const name in now.predicted) tail.predicted[name].push(now.predicted[name]);
+    else for (const key of ["predicted", "lower", "upper"]) for (const name in now[key] ?? {}) tail[key][name].push(now[key][name]);
     // Too many points for the screen: a new tail is asked for.
     if (tail.times.length > TAIL) this.stale = true;
     info.now = now;
@@ -83,19 +83,20 @@ export class StreamView {
 
   async refresh() {
     this.stale = true;
-    const info = await ask(this.path);
+    const asked = (part) => ask(this.words.asked(`${this.path}${part}`));
+    const info = await asked("");
     if (info.now == null) { setText(this.facts, "No observation yet."); return; }
     const { last_time: last, now } = info;
     const stamp = `${info.rows} ${last} ${info.received} ${this.span}`;
     const since = this.from(info);
     const until = Math.max(now.time, last);
-    const tail = ask(`${this.path}/curve?since=${last}&until=${until}&points=${until > last ? 40 : 2}`);
+    const tail = asked(`/curve?since=${last}&until=${until}&points=${until > last ? 40 : 2}`);
     let told = this.told;
     if (stamp !== this.seen) {
       const [curve, history, explained] = await Promise.all([
-        ask(`${this.path}/curve?since=${since}&until=${last > since ? last : until}&points=500`),
-        ask(`${this.path}/history?since=${since}&most=2000`),
-        ask(`${this.path}/explanation?last=20`).catch((error) => { if (error.status === 422) return null; throw error; }),
+        asked(`/curve?since=${since}&until=${last > since ? last : until}&points=500`),
+        asked(`/history?since=${since}&most=2000`),
+        asked(`/explanation?last=20`).catch((error) => { if (error.status === 422) return null; throw error; }),
       ]);
       told = { curve, history: history.rows, explained };
       this.seen = stamp;
@@ -116,7 +117,7 @@ export class StreamView {
     this.big.dataset.time = info.now.time;
     this.bigBox.classList.toggle("over", about.threshold != null && risk >= about.threshold);
     const age = info.now.time - info.last_time;
-    setText(this.since, age >= about.silent_after - 1e-9 ? "silent: no longer moving" : `now, at ${this.words.at(info.now.time)}`);
+    setText(this.since, age >= about.silent_after - 1e-9 ? "silent: no longer moving" : [this.words.between(info.now), `now, at ${this.words.at(info.now.time)}`].filter(Boolean).join(", "));
     const facts = about.static.map((name, i) => `${spaced(name)} ${info.static ? plain(info.static[i]).replace(/\.?0+$/, "") : ""}`);
     facts.push(`${info.rows} row${info.rows === 1 ? "" : "s"}`, `last observed ${this.words.age(age)} ago`);
     setText(this.facts, facts.join("  ·  "));
@@ -132,7 +133,7 @@ export class StreamView {
       const button = make("button", { class: "ack", title: "Acknowledge (a)" }, "Acknowledge");
       button.addEventListener("click", () => this.acknowledge(one));
       return make("div", { class: "banner", role: "alert" }, make("span", {},
-        make("b", {}, "Alarm. "), `${this.words.risk} reached ${this.words.value(this.words.reached(one))} at ${this.words.at(one.time)}${this.words.rose(one)} (alarm at ${this.words.value(one.threshold)}), ${wall(one.raised)}${open.length > 1 ? `; and ${open.length - 1} earlier` : ""}.`), button);
+        make("b", {}, "Alarm. "), `${this.words.alarmed} reached ${this.words.value(this.words.reached(one))} at ${this.words.at(one.time)}${this.words.rose(one)} (alarm at ${this.words.value(one.threshold)}), ${wall(one.raised)}${open.length > 1 ? `; and ${open.length - 1} earlier` : ""}.`), button);
     });
     const seen = alarms.find((one) => one.acknowledged != null);
     if (seen && !open.length) found.push(make("div", { class: "banner seen" }, `Alarm at ${this.words.at(seen.time)}${this.words.rose(seen)} (${this.words.value(this.words.reached(seen))}) acknowledged by ${seen.by}, ${wall(seen.acknowledged)}.`));
@@ -147,7 +148,7 @@ export class StreamView {
     const after = [...end.filter(([t]) => t < now[0]), now];
     if (after.length === 1) after.unshift([info.last_time, this.words.said(info)]);
     const to = Math.max(now[0], since + about.silent_after / 96);
-    this.axis = riskChart(this.svg, { from: since, to, curve, tail: after, output, threshold: about.threshold, alarms: info.alarms, words: this.words, narrow });
+    this.axis = riskChart(this.svg, { from: since, to, curve, tail: after, band: [...this.words.band(curve, curve.times), ...this.words.band(tail, tail.times)], output, threshold: about.threshold, alarms: info.alarms, words: this.words, narrow });
     this.svg.setAttribute("aria-label", `${this.words.risk} from ${this.words.at(since)} to ${this.words.at(to)}, now ${this.words.value(now[1])}`);
     this.drawStrips(history, since, to, narrow);
     if (this.pointed != null) crossLine(this.svgs, this.axis.x(this.pointed));
@@ -193,7 +194,7 @@ export class StreamView {
     const output = this.words.about.watched_output, rows = explained.rows.slice(explained.rows.length > 1 ? 1 : 0).reverse();
     const parts = (row) => [...Object.entries(row.channels).map(([name, part]) => [name, part[output]]), [null, row.passing_of_time[output]]];
     const most = Math.max(1e-9, ...rows.flatMap((row) => parts(row).map(([, part]) => Math.abs(part))));
-    const link = this.words.about.kind === "binary" ? (o) => 1 / (1 + Math.exp(-o)) : (o) => o;
+    const link = this.words.logOdds ? (o) => 1 / (1 + Math.exp(-o)) : (o) => o;
     this.moves.replaceChildren(...rows.map((row) => {
       const end = row.start[output] + parts(row).reduce((sum, [, part]) => sum + part, 0);
       const box = make("div", { class: "parts" });
@@ -206,7 +207,7 @@ export class StreamView {
         box.append(what,
           make("span", { class: "bar-box" }, bar), make("span", { class: "num" }, `${part >= 0 ? "+" : "−"}${Math.abs(part).toFixed(2)}`));
       }
-      const went = this.words.about.kind === "binary" ? `${this.words.value(link(row.start[output]))} → ${this.words.value(link(end))}` : `${plain(row.start[output])} → ${plain(end)}`;
+      const went = this.words.logOdds ? `${this.words.value(link(row.start[output]))} → ${this.words.value(link(end))}` : `${plain(row.start[output])} → ${plain(end)}`;
       const item = make("li", {}, make("span", { class: "when" }, this.words.at(row.time)), make("span", { class: "went" }, went), box);
       item.dataset.time = row.time;
       return item;

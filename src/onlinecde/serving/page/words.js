@@ -15,17 +15,41 @@ export function make(tag, attributes = {}, ...children) {
 export function setText(node, text) { if (node.textContent !== text) node.textContent = text; }
 
 export class Words {
-  constructor(about) {
+  // horizon: of time to an event, how far ahead the risk is to look, or what stands for it in the page's address.
+  constructor(about, horizon) {
     this.about = about;
+    this.ahead = about.horizon ?? null;
+    const asked = Number(horizon);
+    if (this.ahead != null && horizon && asked > 0 && asked <= about.edges.at(-1)) this.ahead = asked;
+    // Alarms watch the risk within one horizon: their numbers mean nothing to another.
+    this.other = this.ahead !== (about.horizon ?? null);
+    if (this.other) this.about = { ...about, threshold: null };
+    this.logOdds = about.kind === "binary" || this.ahead != null;
     this.probability = about.kind !== "regression";
     this.unitSeconds = about.unit_seconds;
     this.unit = SHORT[about.time_unit];
     const named = about.classes[about.watched_output];
     this.watched = named;
-    this.risk = about.kind === "binary" ? "Risk" : (named || (this.probability ? "Probability" : "Value"));
+    this.risk = about.kind === "binary" ? "Risk" : this.ahead != null ? this.within(this.ahead) : (named || (this.probability ? "Probability" : "Value"));
+    this.alarmed = this.ahead == null ? this.risk : this.within(about.horizon);
   }
+  within(horizon) { return `Risk within ${Number(horizon.toPrecision(6))}\u00a0${this.unit}`; }
+  // A question to the server, with the horizon a person chose.
+  asked(path) { return this.ahead == null ? path : `${path}${path.includes("?") ? "&" : "?"}horizon=${this.ahead}`; }
   // What an answer says of the watched output: a probability, or a regression's number by its name.
   said(told) { return this.probability ? told.probabilities[this.about.watched_output] : told.predicted[this.watched]; }
+  // The ends of the interval around it, as text, where the model has intervals.
+  between(told) {
+    const { interval_level: level } = this.about;
+    if (level == null || told.lower == null) return "";
+    return `${this.value(told.lower[this.watched])} to ${this.value(told.upper[this.watched])} for ${Math.round(100 * level)} %`;
+  }
+  // Both sides of the interval as time goes, [time, lower, upper]; empty where there is none.
+  band(told, times) {
+    if (told.lower == null) return [];
+    const lower = told.lower[this.watched], upper = told.upper[this.watched];
+    return times.map((t, i) => [t, lower[i], upper[i]]);
+  }
   followed(told, prefix = "") {
     return this.probability ? told[`${prefix}probabilities`].map((one) => one[this.about.watched_output]) : told[`${prefix}predicted`][this.watched];
   }

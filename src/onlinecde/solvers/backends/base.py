@@ -79,7 +79,7 @@ class Problem:
 
     @property
     def every(self) -> int:
-        """z is wanted at every so many knots, the first included."""
+        """z is wanted at every `every`-th knot, the first included."""
         return 1 if self.returns == "knots" else self.segments.per_row
 
     def path_gradients(self, needs: Needs) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

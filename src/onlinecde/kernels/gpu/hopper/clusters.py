@@ -241,7 +241,7 @@ def reverse(
 ) -> None:
     """Fill the gradients of the states and what those of the weights are found from.
 
-    `g_knots` are gradients at one of `every` so many knots.
+    `g_knots` are gradients at every `every`-th knot.
     """
     field, legs, clusters, features = tape.field, tape.legs, tape.clusters, tape.features
     assert legs.time is not None

@@ -49,15 +49,15 @@ class Kernel:
 @lru_cache(maxsize=256)
 def kernel(
     name: str, sources: tuple[str, ...], defines: tuple[tuple[str, str], ...], threads: int,
-    shared: int, device: int, own: str = "",
+    shared: int, device: int,
 ) -> Kernel:  # fmt: skip
     """The kernel `name` from this folder's files, compiled for a device's own architecture, and kept.
 
-    `own` is "a" for instructions that no other architecture has. It must be called with that device current.
+    It must be called with that device current.
     """
     major, minor = torch.cuda.get_device_capability(device)
     defines = (*defines, ("SHARED_BYTES", str(shared)))
-    image = kept(source_of(sources, defines), f"sm_{major}{minor}{own}")
+    image = kept(source_of(sources, defines), f"sm_{major}{minor}")
     driver = _driver()
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     # The driver needs a context: any work of torch on the device makes one.
