@@ -1,9 +1,11 @@
 """Alarms between rows are the same as offline: whoever looks and when, through eviction, restarts and late events."""
 
 import threading
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from made_streams import CHANNELS
@@ -19,8 +21,9 @@ from swinging_streams import (
     sent,
 )
 
-from onlinecde.models import AlarmPolicy
-from onlinecde.streaming import Event, MemoryStore, SQLiteStore, StreamClock, looks
+from onlinecde.controls import Measurability
+from onlinecde.models import AlarmPolicy, OnlineModel, StreamState
+from onlinecde.streaming import Engine, Event, MemoryStore, SQLiteStore, StreamClock, looks
 
 
 @pytest.mark.parametrize("policy", [POLICY, AlarmPolicy(0.1, every=0.1), AlarmPolicy(0.05, 0.0)])
@@ -166,3 +169,63 @@ def test_writers_go_on_between_pieces_and_no_alarm_is_lost(monkeypatch):
     watcher.join()
     last = {row[1]: row[0] for row in rows}
     assert alarms_of(engine) == offline(rows, last)
+
+
+@dataclass(frozen=True, eq=False)
+class CurveState(StreamState):
+    time: torch.Tensor
+    values: torch.Tensor
+
+
+class Curve(OnlineModel):
+    """Says a + b s + c s², s after a row with values a, b and c."""
+
+    measurability = Measurability.CONTINUOUS
+    channels, outputs, static = 3, 1, 0
+
+    def __init__(self):
+        super().__init__()
+        self.one = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, batch, at=None, *, final=False):
+        raise NotImplementedError
+
+    def init_state(self, streams=1, static=None):
+        wide = {"dtype": torch.float64}
+        return CurveState(torch.full((streams,), np.nan, **wide), torch.zeros(streams, 3, **wide))
+
+    def observe(self, state, t, x):
+        return CurveState(torch.full_like(state.time, t), torch.as_tensor(x, dtype=torch.float64))
+
+    def predict(self, state, t=None):
+        after = 0.0 * state.time if t is None else torch.as_tensor(t) - state.time
+        return (state.values * after[:, None] ** torch.arange(3)).sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("looked", [True, False])
+@pytest.mark.parametrize("restarted", [True, False])
+def test_a_row_that_the_clock_has_passed_is_a_new_view_of_what_came_after(looked, restarted):
+    """An alarm at 1 that was over at 4 stays; the row at 0.5 then has the risk rise again, at 2."""
+    wall, store, policy = Wall(), MemoryStore(), AlarmPolicy(1.0, rearm=0.5, every=1.0)
+
+    def opened():
+        clock = StreamClock(1.0, 24.0)
+        return Engine(
+            Curve(), store, channels=CHANNELS, clock=wall, stream_clock=clock, policy=policy
+        )
+
+    engine = opened()
+    engine.apply(sent((0.0, "s", np.array([0.0, 2.0, -0.6]))))
+    wall.time += 4.2
+    if looked:
+        assert [alarm.time for alarm in engine.look()] == [1.0]
+    wall.time += 0.1
+    raised = engine.apply(sent((0.5, "s", np.array([0.9, 0.2, 0.0])))).alarms
+    assert [(alarm.time, alarm.rose) for alarm in raised] == (
+        [] if looked else [(1.0, "between rows")]
+    )
+    engine = opened() if restarted else engine
+    assert engine.alarms()[0].rearmed is not None
+    wall.time += 2.0
+    assert [alarm.time for alarm in engine.look()] == [2.0]
+    assert engine.alarms()[1].rearmed <= 1.0
