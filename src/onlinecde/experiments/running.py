@@ -27,6 +27,7 @@ from onlinecde.solvers import Solver, counting_evaluations
 from onlinecde.training import FitSettings, fit, read_log
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.objectives import start_at_base_rate
+from onlinecde.training.query_times import asked_task
 from onlinecde.training.settings import seed_for
 
 RESULT = "result.json"
@@ -129,7 +130,8 @@ def _trained(
         torch.manual_seed(seed_for("weights", how.seed))
         model = slipped_model(task, cell.column.model, cell.model, cell.slips)
         if cell.protocol.name == "clean":
-            start_at_base_rate(model, task, balanced=how.class_weights == "balanced")
+            asked = asked_task(task, how)
+            start_at_base_rate(model, asked, balanced=how.class_weights == "balanced")
     about = {
         "source": "experiment",
         "name": cell.row.data,
