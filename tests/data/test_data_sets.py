@@ -175,7 +175,9 @@ def test_mortality_has_the_splits_of_published_comparisons(made_files, packed, t
     parts = {"train": ids[8:1:-1], "validation": ids[:2], "test": ids[9:-1]}
     splits = {"splits": {"1": parts, "2": {**parts, "test": [*ids[9:-1], 7]}}}
     (home / physionet_2012.FIELD_SPLITS).write_text(json.dumps(splits))
-    task = load("physionet-2012", data_dir=tmp_path / "data", cached=False, splits="field-1", sets="A")
+    task = load(
+        "physionet-2012", data_dir=tmp_path / "data", cached=False, splits="field-1", sets="A"
+    )
     streams = {name: [task.series.streams[i] for i in at] for name, at in task.splits.items()}
     assert streams == {name: sorted(known) for name, known in parts.items()}
     assert task.flow == (("patients", 13), ("in the field's splits", 12))

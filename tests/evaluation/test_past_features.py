@@ -43,7 +43,12 @@ def read_slowly(batch, stream, clock):
         for name in STATISTICS:
             by_statistic[name].append(found[name])
     static = [] if batch.static is None else batch.static[stream].tolist()
-    return [*(each for name in STATISTICS for each in by_statistic[name]), *static, clock, len(rows)]
+    return [
+        *(each for name in STATISTICS for each in by_statistic[name]),
+        *static,
+        clock,
+        len(rows),
+    ]
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])
@@ -93,7 +98,7 @@ def test_the_future_leaves_every_bit_of_the_features_as_it_was(rng):
 
     audits = {name: oc.audit.measurability(model, batch) for name, model in as_model.items()}
     assert audits["past"].measurability is oc.Measurability.CONTINUOUS
-    assert audits["past"].edits > 100
+    assert audits["past"].edits > 20
     assert audits["of the whole"].measurability is oc.Measurability.OFFLINE
 
 

@@ -13,11 +13,15 @@ from onlinecde.cli.options import JudgedOptions
 if TYPE_CHECKING:
     from onlinecde.data import KnownRisk, Task
     from onlinecde.evaluation.runs import JudgedRuns
+    from onlinecde.evaluation.trees import Trees
     from onlinecde.models import OnlineModel
     from onlinecde.plots.trajectories import Trajectory
 
-    Models = dict[str, list[OnlineModel]]
+    Models = dict[str, list[OnlineModel | Trees]]
     Known = KnownRisk | None
+
+TREES = Path("trees")
+"""Given to --against: no folder, but boosted trees fitted on what the model was fitted on"""
 
 
 @grouped
@@ -28,7 +32,10 @@ def evaluate(
     ],
     judged: JudgedOptions,
     against: Annotated[
-        list[Path] | None, typer.Option(help="Folder of another model; repeatable.")
+        list[Path] | None,
+        typer.Option(
+            help="Folder of another model, or trees: boosted trees fitted on the same training split; repeatable."
+        ),
     ] = None,
     metric: Annotated[
         list[str] | None, typer.Option(help="Only this metric; repeatable. Default: all that fit.")
@@ -58,7 +65,8 @@ def evaluate(
     for option, file in (("--report", report), ("--json", json)):
         check_file(file, option)
     device, split = str(device_for(device)), judged.split
-    places = [folder, *(against or [])]
+    trees = TREES in (against or []) and not TREES.exists()
+    places = [folder, *(place for place in against or [] if not trees or place != TREES)]
     groups = [model_folders(place) for place in places]
     named = dict(zip(_names(places, groups), groups, strict=True))
     how = {
@@ -70,10 +78,15 @@ def evaluate(
     drawn: dict[str, Any] = {}
     own = next(iter(judged.tables.values()), None)
     if folds := _folds(named, judged.task if own is None else str(own)):
-        found = _judge_folds(folds, judged.data_dir, device, seed=seed, **how)
+        found = _judge_folds(folds, judged.data_dir, device, trees, seed=seed, **how)
     else:
         task = judged.load(groups[0][0])
         models, known = _loaded(named, task, device), task.known_risk
+        if trees:
+            # On its own streams: those of another table, or task, are judged alone.
+            same = judged.task is None and own is None
+            fitted_on = JudgedOptions(data_dir=judged.data_dir)
+            models |= _trees(task if same else fitted_on.load(groups[0][0]))
         found = _judge(models, task, known, seed=seed, **how)
         if report is not None:
             drawn = {
@@ -113,12 +126,23 @@ def _loaded(named: dict[str, list[Path]], judged: Task, device: str) -> Models:
     from onlinecde.artifacts import load
     from onlinecde.evaluation.evaluating import check_fit
 
-    models = {}
+    models: Models = {}
     for name, homes in named.items():
         models[name] = [load(home).to(device) for home in homes]
         for model in models[name]:
             check_fit(model, judged)
     return models
+
+
+def _trees(task: Task) -> Models:
+    """Boosted trees fitted on a task, by their name among models."""
+    from onlinecde.evaluation.trees import NAME, fit_trees
+
+    fitted = fit_trees(task)
+    typer.echo(
+        f"{NAME}: {fitted.trees:,}, fitted on {fitted.labels:,} labels of the training split of {task.name}"
+    )
+    return {NAME: [fitted]}
 
 
 def _judge(models: Models, judged: Task, known: Known, **how: Any) -> list[JudgedRuns]:
@@ -136,7 +160,13 @@ def _judge(models: Models, judged: Task, known: Known, **how: Any) -> list[Judge
 
 
 def _judge_folds(
-    folds: list[dict[str, list[Path]]], data_dir: Path | None, device: str, *, seed: int, **how: Any
+    folds: list[dict[str, list[Path]]],
+    data_dir: Path | None,
+    device: str,
+    trees: bool,
+    *,
+    seed: int,
+    **how: Any,
 ) -> list[JudgedRuns]:
     """Each model's runs on their own folds, then over all folds."""
     from onlinecde.evaluation.runs import fold_seed, joined
@@ -145,7 +175,8 @@ def _judge_folds(
     for number, named in enumerate(folds, 1):
         task = JudgedOptions(data_dir=data_dir).load(next(iter(named.values()))[0])
         drawn = fold_seed(seed, number, len(folds))
-        found.append(_judge(_loaded(named, task, device), task, None, seed=drawn, **how))
+        models = _loaded(named, task, device) | (_trees(task) if trees else {})
+        found.append(_judge(models, task, None, seed=drawn, **how))
     return [joined(several, seed=seed) for several in zip(*found, strict=True)]
 
 
@@ -154,10 +185,12 @@ def _followed(
 ) -> tuple[Trajectory, ...]:
     """Some streams as time goes, by one run of each model."""
     from onlinecde.evaluation.following import follow
+    from onlinecde.models import OnlineModel
 
     shown = {
         name if len(several) == 1 else f"{name}, one of {len(several)}": several[0]
         for name, several in models.items()
+        if isinstance(several[0], OnlineModel)
     }
     return follow(shown, judged, split, reference=known and known.risk, events=events)
 

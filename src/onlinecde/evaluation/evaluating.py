@@ -37,6 +37,7 @@ from onlinecde.evaluation.naive import beside_naive, output_names
 from onlinecde.evaluation.predictions import Predictions
 from onlinecde.evaluation.questions import Question, questions
 from onlinecde.evaluation.results import Evaluation
+from onlinecde.evaluation.trees import Trees
 from onlinecde.evaluation.utility import best_threshold, normalised, utility_of
 from onlinecde.models import OnlineModel
 from onlinecde.models.readout import Readout, known_labels
@@ -48,7 +49,7 @@ WITHIN = ("auc", "brier", "log_loss")
 
 
 def evaluate(
-    model: OnlineModel | Sequence[OnlineModel],
+    model: OnlineModel | Trees | Sequence[OnlineModel | Trees],
     task: Task,
     split: str = "test",
     *,
@@ -66,7 +67,7 @@ def evaluate(
     """Predict a split and measure: every metric of the task's kind, or those named in `metrics`.
 
     Several models, such as one for each seed, are judged as one that says the mean of their
-    probabilities (of their numbers, for regression).
+    probabilities (of their numbers, for regression). Boosted trees (`fit_trees`) are judged as a model is.
 
     The "utility" of a task whose data set defines one is taken at the threshold that is best on the
     validation split.
@@ -88,7 +89,7 @@ def evaluate(
     >>> sorted(found.metrics)
     ['accuracy', 'auc', 'auprc', 'brier', 'ece', 'log_loss', 'sensitivity']
     """
-    models = [model] if isinstance(model, OnlineModel) else list(model)
+    models = [model] if isinstance(model, OnlineModel | Trees) else list(model)
     if not models:
         raise ValueError("there is no model to evaluate: give at least one.")
     for each in models:
@@ -129,16 +130,21 @@ def evaluate(
     found = judged(name or usual, {of: probabilities(of) for of in needed})
     subjects = [task.subjects[i] for i in task.splits[split].tolist()]
     cohort = Cohort.of(subjects, resamples=bootstrap, seed=seed)
+    alone = models[0] if len(models) == 1 and isinstance(models[0], OnlineModel) else None
+    policy = None if alone is None else own_policy(alone, task, split, cohort)
     return replace(
         found,
         reference=known,
         naive=beside_naive(task, split, found.probabilities),
-        policy=own_policy(models[0], task, split, cohort) if len(models) == 1 else None,
+        policy=policy,
     )
 
 
-def check_fit(model: OnlineModel, task: Task) -> None:
+def check_fit(model: OnlineModel | Trees, task: Task) -> None:
     """Refuse a model that shares no channel with the task, or was made for other questions or another unit."""
+    if isinstance(model, Trees):
+        model.check(task)
+        return
     one = replace(task, series=task.series[0])
     model.prepare((one if model.schema is None else one.under(model.schema)).series)
     head = getattr(model, "readout", None)
