@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict
 
 import httpx
 import pytest
@@ -15,9 +16,10 @@ from golden_answers import (
 )
 
 import onlinecde as oc
+from onlinecde.models import AlarmPolicy
 from onlinecde.serving import ServeSettings, TokenBook, create_app, in_background
 from onlinecde.serving.opening import open_engine
-from onlinecde.streaming import Engine, Event, MemoryStore, SQLiteStore
+from onlinecde.streaming import Engine, Event, MemoryStore, SQLiteStore, StreamClock
 
 STORES = {"binary": "binary", "gru-d": "gru-d", "killed": "binary"}
 """Store -> the model it was written with."""
@@ -125,6 +127,42 @@ def test_an_alarm_is_acknowledged_where_it_was_left_open(open_store):
     assert engine.acknowledge(alarm.number, "day shift").by == "day shift"
     assert engine.stream("bed empty").rows == 0
     assert engine.stream("bed 1").origin == 1_699_990_000.0
+
+
+@pytest.mark.parametrize("name", ["binary", "killed"])
+def test_the_clock_goes_on_where_0_1_stopped(name, open_store):
+    """Alarms of 0.1 stay what they are; those between rows since then are raised once."""
+    policy = AlarmPolicy(0.5, rearm=0.45, every=0.5)
+    hours = StreamClock(1 / 3600, 24.0)
+    engine, found = open_store(name, threshold=None, policy=policy), []
+    for _ in range(2):
+        engine.stream_clock = hours
+        engine.look()
+        found.append(engine.alarms())
+        engine = reopened(engine)
+    engine.stream_clock = hours
+    assert found[0] == found[1]
+    for stream in engine.overview().streams:
+        engine.look()
+        assert engine.stream(stream).looked > engine.stream(stream).last_time + 23.0
+    wanted = kept(f"{name}.json")["alarms"]
+    old = found[0][len(found[0]) - len(wanted) :]
+    json_agrees(json.loads(json.dumps([asdict(alarm) for alarm in old])), wanted, within=rounding())
+    assert {alarm.rose for alarm in old} == {None}
+    new = found[0][: len(found[0]) - len(wanted)]
+    assert {(alarm.rose, alarm.time % 0.5) for alarm in new} <= {("between rows", 0.0)}
+    for alarm in new:
+        said = engine.probabilities(engine.predict(alarm.stream, alarm.time))
+        assert said[0] == pytest.approx(alarm.probability, abs=1e-6)
+    engine.close()
+
+
+def reopened(engine):
+    engine.close()
+    return Engine(
+        engine.model, SQLiteStore(engine.store.file), channels=engine.channels, policy=engine.policy,
+        lateness=2.0,
+    )  # fmt: skip
 
 
 def test_a_store_is_rebuilt_for_another_model(open_store):

@@ -30,7 +30,15 @@ from onlinecde.artifacts.folders import (
     write,
 )
 from onlinecde.controls import Encoding
-from onlinecde.models import MODELS, AlarmPolicy, AlarmPolicyError, OnlineModel, Readout
+from onlinecde.models import (
+    MODELS,
+    AlarmPolicy,
+    AlarmPolicyError,
+    Intervals,
+    IntervalsError,
+    OnlineModel,
+    Readout,
+)
 from onlinecde.models.asking import check_asking
 from onlinecde.models.base import Asking, present_name
 from onlinecde.models.flat_settings import present_config
@@ -71,14 +79,17 @@ class Manifest:
     """How the model is asked between rows"""
     alarm_policy: dict[str, Any] | None = None
     """The model's `AlarmPolicy` as JSON; None where it has none, and in folders of 0.1"""
+    intervals: dict[str, Any] | None = None
+    """A regression's `Intervals` as JSON; None where it has none, and in folders of 0.1"""
     format: str = FORMAT
     version: int = VERSION
 
     def text(self) -> bytes:
         """What `manifest.json` holds."""
         content = asdict(self)
-        if self.alarm_policy is None:
-            del content["alarm_policy"]
+        for name in ("alarm_policy", "intervals"):
+            if content[name] is None:
+                del content[name]
         return (json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
 
     def named_schema(self) -> Schema | None:
@@ -165,6 +176,7 @@ def pack(
         schema=None if schema is None else schema.as_json(),
         asking=model.asking,
         alarm_policy=_policy_as_json(model, model.alarm_policy),
+        intervals=None if model.intervals is None else model.intervals.as_json(),
     )
     return {WEIGHTS: weights, MANIFEST: manifest.text()}
 
@@ -307,6 +319,16 @@ def _read(read: Read, manifest: Manifest, known: Known, home: str) -> OnlineMode
         except AlarmPolicyError as error:
             raise ArtifactError(f"{where}: {error}") from error
         _check_policy(model, model.alarm_policy, where)
+    if manifest.intervals is not None:
+        where = f"{home}: `intervals` in {MANIFEST}"
+        try:
+            model.intervals = Intervals.from_json(manifest.intervals)
+        except IntervalsError as error:
+            raise ArtifactError(f"{where}: {error}") from error
+        if model.intervals.outputs != model.outputs:
+            raise ArtifactError(
+                f"{where} are of {model.intervals.outputs} outputs, the model has {model.outputs}."
+            )
     return model
 
 
@@ -346,7 +368,7 @@ def _manifest(read: Read, home: str) -> Manifest:
             if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
                 raise ArtifactError(f"{home}: `{name}` in {MANIFEST} is not a list of names.")
             content[name] = tuple(names)
-    for name in ("schema", "alarm_policy"):
+    for name in ("schema", "alarm_policy", "intervals"):
         if not isinstance(content.get(name), dict | None):
             raise ArtifactError(f"{home}: `{name}` in {MANIFEST} is of a wrong type.")
     return Manifest(**content)

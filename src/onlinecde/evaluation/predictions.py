@@ -118,7 +118,8 @@ class Predictions:
     """What models say on splits of a task, as probabilities (of their numbers, for regression); each found once."""
 
     def __init__(self, task: Task, batch_size: int = 256, asking: Asking | None = None) -> None:
-        self.task, self.batch_size, self.asking = task, batch_size, asking
+        self.task, self.batch_size = task, batch_size
+        self.asking: Asking | None = asking
         self._found: dict[tuple[OnlineModel | Trees, str], Tensor] = {}
 
     def __call__(self, model: OnlineModel | Trees, split: str) -> Tensor:

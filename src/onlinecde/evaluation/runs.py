@@ -131,10 +131,14 @@ def judge_runs(
     name: str, models: Sequence[OnlineModel | Trees], task: Task, split: str = "test", **how: Any
 ) -> JudgedRuns:
     """Judge each run and all of them together; `how` goes to `evaluate`."""
-    how["predictions"] = Predictions(task)
-    runs = tuple(evaluate(model, task, split, name=name, **how) for model in models)
+    how["predictions"] = Predictions(task, asking=how.get("asking"))
+    runs = []
+    for model in models:
+        runs.append(evaluate(model, task, split, name=name, **how))
+        # What is known is judged once.
+        how["reference"] = runs[0].reference
     together = runs[0] if len(runs) == 1 else evaluate(models, task, split, name=name, **how)
-    return JudgedRuns(name, runs, together)
+    return JudgedRuns(name, tuple(runs), together)
 
 
 def comparison(first: JudgedRuns, others: Sequence[JudgedRuns]) -> dict[str, Any]:
