@@ -186,7 +186,7 @@ def with_excess(found: Evaluation, known: Evaluation, loss: str) -> Evaluation:
 def _carried(
     models: Sequence[Any], task: Task, split: str, found: Evaluation, cohort: Cohort
 ) -> dict[str, Any]:
-    """What the alarm policy and the intervals that a model carries are worth on a split; none of several or of trees."""
+    """What the alarm policy and the intervals that a model carries are worth on a split; trees carry none."""
     if len(models) > 1 or not isinstance(model := models[0], OnlineModel):
         return {}
     carried: dict[str, Any] = {"policy": own_policy(model, task, split, cohort)}
