@@ -48,7 +48,9 @@ def test_labels_at_rows(ward, trees):
 def test_labels_at_any_times(ward):
     asked = ward.asked("every=2h")
     trees = fit_trees(asked, threads=1)
-    by_the_clock = oc.evaluation.evaluate(trees, ward, at="every=2h", bootstrap=0, name="boosted trees")
+    by_the_clock = oc.evaluation.evaluate(
+        trees, ward, at="every=2h", bootstrap=0, name="boosted trees"
+    )
     assert by_the_clock.model == "boosted trees"
     assert by_the_clock.metrics["excess"].value > 0
     found, labels = trees.predict_split(asked, "test"), asked.split("test")[1]
