@@ -98,7 +98,7 @@ def test_the_future_leaves_every_bit_of_the_features_as_it_was(rng):
 
     audits = {name: oc.audit.measurability(model, batch) for name, model in as_model.items()}
     assert audits["past"].measurability is oc.Measurability.CONTINUOUS
-    assert audits["past"].edits > 100
+    assert audits["past"].edits > 20
     assert audits["of the whole"].measurability is oc.Measurability.OFFLINE
 
 

@@ -13,10 +13,13 @@ from onlinecde.cli.options import JudgedOptions
 if TYPE_CHECKING:
     from onlinecde.data import Task
     from onlinecde.evaluation.runs import JudgedRuns
-    from onlinecde.models import OnlineModel
     from onlinecde.plots.trajectories import Trajectory
 
-    Models = dict[str, list[OnlineModel]]
+    Models = dict[str, list[Any]]
+    """By name, the runs of each: `OnlineModel`, or `Trees`."""
+
+TREES = Path("trees")
+"""Given to --against: no folder, but boosted trees fitted on what the model was fitted on"""
 
 
 @grouped
@@ -27,7 +30,10 @@ def evaluate(
     ],
     judged: JudgedOptions,
     against: Annotated[
-        list[Path] | None, typer.Option(help="Folder of another model; repeatable.")
+        list[Path] | None,
+        typer.Option(
+            help="Folder of another model, or trees: boosted trees fitted on the same training split; repeatable."
+        ),
     ] = None,
     at: Annotated[
         str | None,
@@ -71,7 +77,8 @@ def evaluate(
     for option, file in (("--report", report), ("--json", json)):
         check_file(file, option)
     device, split = str(device_for(device)), judged.split
-    places = [folder, *(against or [])]
+    trees = TREES in (against or []) and not TREES.exists()
+    places = [folder, *(place for place in against or [] if not trees or place != TREES)]
     groups = [model_folders(place) for place in places]
     named = dict(zip(_names(places, groups), groups, strict=True))
     how = {
@@ -83,11 +90,21 @@ def evaluate(
     drawn: dict[str, Any] = {}
     own = next(iter(judged.tables.values()), None)
     if folds := _folds(named, judged.task if own is None else str(own)):
-        every = _judge_folds(folds, judged.data_dir, device, at, asking, seed=seed, **how)
+        every = _judge_folds(folds, judged.data_dir, device, at, asking, trees, seed=seed, **how)
     else:
         task = judged.load(groups[0][0])
         models = _loaded(named, task, device)
-        every = [_judge(models, one, asking, seed=seed, **how) for one in tasks_at(task, at)]
+        # Trees are fitted on the model's own streams: those of another table, or task, are judged alone.
+        elsewhere = judged.task is not None or own is not None
+        trained = (
+            JudgedOptions(data_dir=judged.data_dir).load(groups[0][0])
+            if trees and elsewhere
+            else task
+        )
+        every = [
+            _judge(models | _trees(trained, one, at, trees), one, asking, seed=seed, **how)
+            for one in tasks_at(task, at)
+        ]
         if report is not None:
             drawn = {
                 "trajectories": _followed(models, task, split, every[-1][0].together.events),
@@ -129,12 +146,27 @@ def _loaded(named: dict[str, list[Path]], judged: Task, device: str) -> Models:
     from onlinecde.artifacts import load
     from onlinecde.evaluation.evaluating import check_fit
 
-    models = {}
+    models: Models = {}
     for name, homes in named.items():
         models[name] = [load(home).to(device) for home in homes]
         for model in models[name]:
             check_fit(model, judged)
     return models
+
+
+def _trees(trained: Task, judged: Task, at: str | None, wanted: bool) -> Models:
+    """Boosted trees by their name among models, if wanted: fitted on a task, asked as they will be judged."""
+    from onlinecde.evaluation.trees import NAME, fit_trees
+
+    if not wanted:
+        return {}
+    if judged.per != trained.per and not (at is not None and Path(at).is_file()):
+        trained = next((one for one in tasks_at(trained, at) if one.per == judged.per), trained)
+    fitted = fit_trees(trained)
+    typer.echo(
+        f"{NAME}: {fitted.trees:,}, fitted on {fitted.labels:,} labels of the training split of {trained.name}"
+    )
+    return {NAME: [fitted]}
 
 
 def tasks_at(task: Task, at: str | None) -> list[Task]:
@@ -186,6 +218,7 @@ def _judge_folds(
     device: str,
     at: str | None,
     asking: str | None,
+    trees: bool,
     *,
     seed: int,
     **how: Any,
@@ -198,7 +231,12 @@ def _judge_folds(
         task = JudgedOptions(data_dir=data_dir).load(next(iter(named.values()))[0])
         models, drawn = _loaded(named, task, device), fold_seed(seed, number, len(folds))
         asked = tasks_at(task, at)
-        every.append([_judge(models, one, asking, seed=drawn, **how) for one in asked])
+        every.append(
+            [
+                _judge(models | _trees(task, one, at, trees), one, asking, seed=drawn, **how)
+                for one in asked
+            ]
+        )
     return [
         [joined(several, seed=seed) for several in zip(*of_folds, strict=True)]
         for of_folds in zip(*every, strict=True)
@@ -208,10 +246,12 @@ def _judge_folds(
 def _followed(models: Models, judged: Task, split: str, events: Any) -> tuple[Trajectory, ...]:
     """Some streams as time goes, by one run of each model."""
     from onlinecde.evaluation.following import follow
+    from onlinecde.models import OnlineModel
 
     shown = {
         name if len(several) == 1 else f"{name}, one of {len(several)}": several[0]
         for name, several in models.items()
+        if isinstance(several[0], OnlineModel)
     }
     return follow(shown, judged, split, events=events)
 

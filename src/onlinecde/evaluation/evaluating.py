@@ -40,6 +40,7 @@ from onlinecde.evaluation.predictions import Predictions
 from onlinecde.evaluation.questions import Question, questions
 from onlinecde.evaluation.results import Evaluation
 from onlinecde.evaluation.since_row import by_time_since_row, loss_of
+from onlinecde.evaluation.trees import Trees
 from onlinecde.evaluation.utility import best_threshold, normalised, utility_of
 from onlinecde.models import OnlineModel
 from onlinecde.models.asking import called, check_asking
@@ -55,7 +56,7 @@ WITHIN = ("auc", "brier", "log_loss")
 
 
 def evaluate(
-    model: OnlineModel | Sequence[OnlineModel],
+    model: OnlineModel | Trees | Sequence[OnlineModel | Trees],
     task: Task,
     split: str = "test",
     *,
@@ -79,7 +80,7 @@ def evaluate(
     between them, "hold" or "empty-rows" (`models.asking.ask`); default: as each was taught.
 
     Several models, such as one for each seed, are judged as one that says the mean of their
-    probabilities (of their numbers, for regression).
+    probabilities (of their numbers, for regression). Boosted trees (`fit_trees`) are judged as a model is.
 
     The "utility" of a task whose data set defines one is taken at the threshold that is best on the
     validation split.
@@ -103,7 +104,7 @@ def evaluate(
     >>> sorted(found.metrics)
     ['accuracy', 'auc', 'auprc', 'brier', 'ece', 'log_loss', 'sensitivity']
     """
-    models = [model] if isinstance(model, OnlineModel) else list(model)
+    models: list[Any] = [model] if isinstance(model, OnlineModel | Trees) else list(model)
     if not models:
         raise ValueError("there is no model to evaluate: give at least one.")
     if at is not None:
@@ -155,7 +156,7 @@ def evaluate(
         found,
         reference=known,
         naive=beside_naive(task, split, found.probabilities),
-        **_carried(models[0], task, split, found, cohort) if len(models) == 1 else {},
+        **_carried(models, task, split, found, cohort),
     )
     if known is None or task.per != "time":
         return found
@@ -183,9 +184,11 @@ def with_excess(found: Evaluation, known: Evaluation, loss: str) -> Evaluation:
 
 
 def _carried(
-    model: OnlineModel, task: Task, split: str, found: Evaluation, cohort: Cohort
+    models: Sequence[Any], task: Task, split: str, found: Evaluation, cohort: Cohort
 ) -> dict[str, Any]:
-    """What the alarm policy and the intervals that a model carries are worth on a split."""
+    """What the alarm policy and the intervals that a model carries are worth on a split; trees carry none."""
+    if len(models) > 1 or not isinstance(model := models[0], OnlineModel):
+        return {}
     carried: dict[str, Any] = {"policy": own_policy(model, task, split, cohort)}
     if model.intervals is not None and task.kind == "regression":
         args = task, found.probabilities, found.labels, cohort
@@ -193,8 +196,11 @@ def _carried(
     return carried
 
 
-def check_fit(model: OnlineModel, task: Task) -> None:
+def check_fit(model: OnlineModel | Trees, task: Task) -> None:
     """Refuse a model that shares no channel with the task, or was made for other questions or another unit."""
+    if isinstance(model, Trees):
+        model.check(task)
+        return
     one = replace(task, series=task.series[0])
     model.prepare((one if model.schema is None else one.under(model.schema)).series)
     head = getattr(model, "readout", None)

@@ -16,6 +16,7 @@ from onlinecde.evaluation.bootstrap import Difference, Estimate
 from onlinecde.evaluation.evaluating import evaluate
 from onlinecde.evaluation.predictions import Predictions
 from onlinecde.evaluation.results import Evaluation, compare, mean_metrics, over_folds
+from onlinecde.evaluation.trees import Trees
 from onlinecde.models import OnlineModel
 
 
@@ -127,7 +128,7 @@ class JudgedRuns:
 
 
 def judge_runs(
-    name: str, models: Sequence[OnlineModel], task: Task, split: str = "test", **how: Any
+    name: str, models: Sequence[OnlineModel | Trees], task: Task, split: str = "test", **how: Any
 ) -> JudgedRuns:
     """Judge each run and all of them together; `how` goes to `evaluate`."""
     how["predictions"] = Predictions(task, asking=how.get("asking"))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from onlinecde.controls import Measurability
 from onlinecde.data import DataError, Task
 from onlinecde.data.task import Kind
 from onlinecde.evaluation.past_features import past_features
+from onlinecde.models.readout import known_labels
+from onlinecde.models.time_bins import taken
 from onlinecde.series import Schema, SeriesBatch
 
 NAME = "boosted trees"
@@ -28,6 +31,7 @@ OBJECTIVES: dict[Kind, tuple[str, str]] = {
     "multilabel": ("binary", "binary_logloss"),
     "multiclass": ("multiclass", "multi_logloss"),
     "regression": ("regression", "rmse"),
+    "time-to-event": ("binary", "binary_logloss"),
 }
 """Of each kind of task, in LightGBM's words: what is minimised, and what stops it"""
 
@@ -37,13 +41,17 @@ class Trees:
     """Boosted trees, fitted by `fit_trees`; asked as a model is, they answer with probabilities or numbers."""
 
     boosters: tuple[Any, ...]
-    """One for each output; one for all classes"""
+    """One for each output; one for all classes; of time to an event one for the hazard of each bin"""
     kind: Kind
     outputs: int
     schema: Schema
+    edges: tuple[float, ...]
+    """Where bins end, of time to an event"""
     labels: int
     """How many they were trained on"""
-    notes: tuple[str, ...] = field(default=())
+
+    measurability: ClassVar[Measurability] = Measurability.CONTINUOUS
+    asking: ClassVar[str] = "hold"
 
     @property
     def trees(self) -> int:
@@ -72,7 +80,7 @@ class Trees:
 
     def check(self, task: Task) -> None:
         """Refuse a task of another kind, or one that shares no channel with that which they were fitted on."""
-        if (task.kind, task.outputs) != (self.kind, self.outputs):
+        if (task.kind, task.outputs, task.edges) != (self.kind, self.outputs, self.edges):
             raise ValueError(
                 f"task '{task.name}' is {task.kind} with {task.outputs} outputs, the trees were fitted for "
                 f"{self.kind} with {self.outputs}: fit trees on a task of its own kind."
@@ -86,7 +94,10 @@ class Trees:
         """(question, feature) -> (question, output)"""
         threads = torch.get_num_threads()
         found = [booster.predict(features, num_threads=threads) for booster in self.boosters]
-        return found[0] if self.kind == "multiclass" else np.stack(found, 1)
+        if self.kind == "multiclass":
+            return found[0]
+        answers = np.stack(found, 1)
+        return answers if self.kind != "time-to-event" else 1 - np.cumprod(1 - answers, 1)
 
 
 def fit_trees(task: Task, *, seed: int = 0, threads: int | None = None) -> Trees:
@@ -96,7 +107,7 @@ def fit_trees(task: Task, *, seed: int = 0, threads: int | None = None) -> Trees
     same task and seed give the same trees on the same machine.
 
     Args:
-        task: of any kind, with labels per stream, row or time.
+        task: of any kind, with labels per stream, row or time. Of time to an event, hazards are learned bin by bin.
         seed: of the features that trees are shown.
         threads: default: as many as torch works with.
 
@@ -137,21 +148,18 @@ def fit_trees(task: Task, *, seed: int = 0, threads: int | None = None) -> Trees
     }
     if task.kind == "multiclass":
         settings["num_class"] = task.outputs
-    train, labels = _labelled(task, "train")
+    train = _labelled(task, "train")
     stopping = _labelled(task, "validation") if len(task.splits.get("validation", ())) else None
     boosters = []
-    for output in range(labels.shape[1]):
-        known = ~np.isnan(labels[:, output])
-        data = lightgbm.Dataset(train[known], labels[known, output], params=settings)
+    for output in range(train.labels.shape[1]):
+        data = lightgbm.Dataset(**train.of(output), params=settings)
         more: dict[str, Any] = {"num_boost_round": WITHOUT_VALIDATION}
-        if stopping is not None and (judged := ~np.isnan(stopping[1][:, output])).any():
-            held = lightgbm.Dataset(
-                stopping[0][judged], stopping[1][judged, output], reference=data
-            )
+        if stopping is not None and len((judged := stopping.of(output))["label"]):
+            held = lightgbm.Dataset(**judged, reference=data)
             stop = lightgbm.early_stopping(PATIENCE, verbose=False)
             more = {"num_boost_round": MOST, "valid_sets": [held], "callbacks": [stop]}
         boosters.append(lightgbm.train(settings, data, **more))
-    return Trees(tuple(boosters), task.kind, task.outputs, schema, int((~np.isnan(labels)).sum()))
+    return Trees(tuple(boosters), task.kind, task.outputs, schema, task.edges, len(train.features))
 
 
 def _asked(task: Task, split: str) -> Tensor:
@@ -166,20 +174,44 @@ def _asked(task: Task, split: str) -> Tensor:
     return series.times.gather(1, series.rows[:, None] - 1)
 
 
-def _labelled(task: Task, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Features (question, feature) and labels (question, output) of a split, NaN where there is none."""
+@dataclass(frozen=True, eq=False)
+class _Labelled:
+    """The labels of a split, and the features of the past where they are."""
+
+    features: np.ndarray
+    """(question, feature)"""
+    labels: np.ndarray
+    """(question, output); NaN where there is none"""
+    weights: np.ndarray | None
+    """(question, output); None for 1"""
+
+    def of(self, output: int) -> dict[str, Any]:
+        """What a LightGBM data set of one output takes."""
+        known = ~np.isnan(self.labels[:, output])
+        weight = None if self.weights is None else self.weights[known, output]
+        return {"data": self.features[known], "label": self.labels[known, output], "weight": weight}
+
+
+def _labelled(task: Task, split: str) -> _Labelled:
     series, labels = task.split(split)
     labels = labels.cpu()
-    wanted = labels.double().masked_fill(~_known(task, labels), torch.nan).numpy()
-    wanted = wanted.reshape(len(series), -1, 1 if task.kind == "multiclass" else task.outputs)
+    known = known_labels(task.kind, labels)
+    weights = None
+    if task.kind == "time-to-event":
+        # Of each bin, whether the event came among those there at its beginning, as far as they were followed.
+        exposed, came = taken(torch.tensor(task.edges, dtype=torch.float64), labels.double())
+        known = known[..., None] & (exposed > 0)
+        labels, weights = came, exposed.reshape(len(series), -1, task.outputs).numpy()
+    wanted = labels.double().masked_fill(~known, torch.nan)
+    wanted = wanted.reshape(
+        len(series), -1, 1 if task.kind == "multiclass" else task.outputs
+    ).numpy()
     some = ~np.isnan(wanted).all(2)
     asked = np.where(some, _asked(task, split).cpu().numpy(), np.nan)
     features = [part for _, part in _in_parts(series.to("cpu"), asked)]
-    return np.concatenate(features), wanted[some]
-
-
-def _known(task: Task, labels: Tensor) -> Tensor:
-    return labels >= 0 if task.kind == "multiclass" else ~labels.isnan()
+    return _Labelled(
+        np.concatenate(features), wanted[some], None if weights is None else weights[some]
+    )
 
 
 def _in_parts(series: SeriesBatch, asked: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
