@@ -30,7 +30,7 @@ def asked_task(task: Task, settings: FitSettings) -> Task:
     >>> from onlinecde.data import simulate_ward
     >>> task = simulate_ward(40, seed=0).task
     >>> asked = asked_task(task, FitSettings(at="random=4"))
-    >>> asked.per, int((~asked.split_times("train").isnan()).sum()) // 28  # more of long streams, 4 on average
+    >>> asked.per, round(float((~asked.split_times("train").isnan()).sum()) / 28)  # more of long streams
     ('time', 4)
     """
     if settings.at == settings.validate_at == OWN:
