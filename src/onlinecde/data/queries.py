@@ -27,8 +27,8 @@ CLOCK_STEPS = 48
 class Queries:
     """Which times are asked about: after each row, at the end, on a grid, or drawn at random.
 
-    >>> Queries.parse("every=30min", "hours")
-    Queries(form='grid', every=0.5, number=0)
+    >>> str(Queries.parse("every=30min", "hours"))
+    'every=0.5'
     >>> series = SeriesBatch.from_arrays([[0.0, 2.0], [1.0]], [[[1.0], [2.0]], [[3.0]]])
     >>> Queries.parse("every=1h", "hours").times(series, torch.tensor([2.0, 1.5]))
     tensor([[0., 1., 2.],

@@ -80,7 +80,7 @@ def elapsed_edges(since: Tensor) -> tuple[float, ...]:
     """Edges of the bins: from a plain number on each twice the last, and the last one open; empty without any.
 
     >>> elapsed_edges(torch.tensor([[0.0, 1.2, 3.0, 4.0, 9.0]]))
-    (0.0, 1.0, 2.0, 4.0, 8.0, inf)
+    (0.0, 2.0, 4.0, 8.0, 16.0, inf)
     """
     later = since[since > 0]
     if not len(later):
