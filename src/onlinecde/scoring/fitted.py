@@ -102,7 +102,7 @@ class FittedModel:
         return self.kind == "regression" and getattr(self.model, "intervals", None) is not None
 
     def scores(self, outputs: Tensor) -> Tensor:
-        """Raw outputs (..., output) as what stands in `score_columns`, float64: the one place that knows of all kinds."""
+        """Raw outputs (..., output) as what stands in `score_columns`, float64."""
         model: Any = self.model
         if self.horizon is not None:
             return model.readout.bins.risk_within(outputs.double(), self.horizon)[..., None]

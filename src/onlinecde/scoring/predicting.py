@@ -34,8 +34,8 @@ def predict(
     """What a model says of streams, without labels: a table with `stream`, `time` and its scores.
 
     Scores are `probability` (`probability_CLASS` where there are several) or, of a regression, `prediction`
-    (`prediction_NAME`), with `lower` and `upper` where the model has intervals (90 %). A stream's scores do not depend on
-    who else is in the table.
+    (`prediction_NAME`), with `lower` and `upper` where the model has intervals (90 %). A stream's scores do not
+    depend on who else is in the table.
 
     Args:
         model: a model, or the folder of a run or of a saved model.
