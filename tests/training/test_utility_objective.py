@@ -68,16 +68,16 @@ def test_it_is_lowest_where_the_sign_of_the_expected_worth_is():
 def test_a_model_finds_its_boundary_and_answers_probabilities(task, fitted):
     model = fitted[0].model
     assert 0 < model.boundary < 1
-    found = evaluate(model, task, at="clock", bootstrap=50)
+    found = evaluate(model, task, "train", at="clock", bootstrap=50)  # the test split has few events
     own, best = found.metrics["utility_own"], found.metrics["utility"]
     assert own.value > 0.2
-    assert abs(own.value - best.value) < 0.15
+    assert abs(own.value - best.value) < 0.1
     assert own.low <= own.value <= own.high
     assert found.title_of("utility_own") == "Utility at its own boundary"
     # The probability is that of the label, though another question was learned.
     risk, labels = found.probabilities[..., 0], found.labels
     known = ~labels.isnan()
-    assert float(risk[known].mean()) == pytest.approx(float(labels[known].mean()), abs=0.06)
+    assert float(risk[known].mean()) == pytest.approx(float(labels[known].mean()), abs=0.03)
     assert found.metrics["auc"].value > 0.65
 
 
