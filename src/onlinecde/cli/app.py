@@ -10,6 +10,7 @@ from onlinecde.cli.audit import audit
 from onlinecde.cli.command_line import RayCommand
 from onlinecde.cli.demo import demo
 from onlinecde.cli.evaluate import evaluate
+from onlinecde.cli.export import export
 from onlinecde.cli.fit import fit
 from onlinecde.cli.predict import predict
 from onlinecde.cli.properties import properties
@@ -37,6 +38,7 @@ app.command()(demo)
 app.command(cls=RayCommand)(fit)
 app.command()(evaluate)
 app.command()(predict)
+app.command()(export)
 app.command()(alarms)
 app.command(cls=RayCommand)(tune)
 app.command(cls=RayCommand)(reproduce)

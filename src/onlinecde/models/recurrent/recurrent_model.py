@@ -192,7 +192,11 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         return self.readout(found[:, 0]).unflatten(0, clock.shape)
 
     def init_state(self, streams: int = 1, static: Any = None) -> RecurrentState:
-        h = self.start(streams, self.prepare_static(streams, static))
+        return self.first_state(streams, self.prepare_static(streams, static))
+
+    def first_state(self, streams: int, static: Tensor | None) -> RecurrentState:
+        """`init_state` for checked static features (stream, feature)."""
+        h = self.start(streams, static)
         x = torch.full((streams, self.channels), NEVER, dtype=self.dtype, device=self.device)
         seen = torch.zeros_like(x, dtype=torch.bool)
         never = torch.full((streams,), torch.nan, dtype=torch.float64, device=self.device)
