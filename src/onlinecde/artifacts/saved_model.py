@@ -81,13 +81,15 @@ class Manifest:
     """The model's `AlarmPolicy` as JSON; None where it has none, and in folders of 0.1"""
     intervals: dict[str, Any] | None = None
     """A regression's `Intervals` as JSON; None where it has none, and in folders of 0.1"""
+    boundary: float | None = None
+    """The model's `boundary`; None where it has none, and in folders of 0.1"""
     format: str = FORMAT
     version: int = VERSION
 
     def text(self) -> bytes:
         """What `manifest.json` holds."""
         content = asdict(self)
-        for name in ("alarm_policy", "intervals"):
+        for name in ("alarm_policy", "intervals", "boundary"):
             if content[name] is None:
                 del content[name]
         return (json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
@@ -177,6 +179,7 @@ def pack(
         asking=model.asking,
         alarm_policy=_policy_as_json(model, model.alarm_policy),
         intervals=None if model.intervals is None else model.intervals.as_json(),
+        boundary=model.boundary,
     )
     return {WEIGHTS: weights, MANIFEST: manifest.text()}
 
@@ -319,6 +322,7 @@ def _read(read: Read, manifest: Manifest, known: Known, home: str) -> OnlineMode
         except AlarmPolicyError as error:
             raise ArtifactError(f"{where}: {error}") from error
         _check_policy(model, model.alarm_policy, where)
+    model.boundary = manifest.boundary
     if manifest.intervals is not None:
         where = f"{home}: `intervals` in {MANIFEST}"
         try:
@@ -371,6 +375,9 @@ def _manifest(read: Read, home: str) -> Manifest:
     for name in ("schema", "alarm_policy", "intervals"):
         if not isinstance(content.get(name), dict | None):
             raise ArtifactError(f"{home}: `{name}` in {MANIFEST} is of a wrong type.")
+    boundary = content.get("boundary")
+    if boundary is not None and not (isinstance(boundary, float) and 0 <= boundary <= 1):
+        raise ArtifactError(f"{home}: `boundary` in {MANIFEST} is {boundary!r}: no probability.")
     return Manifest(**content)
 
 

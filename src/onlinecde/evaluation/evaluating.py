@@ -27,6 +27,7 @@ from onlinecde.evaluation.event_time import (
 from onlinecde.evaluation.metrics import (
     EXCESS,
     METRICS,
+    OWN_UTILITY,
     Metric,
     MetricError,
     UndefinedMetric,
@@ -83,7 +84,7 @@ def evaluate(
     probabilities (of their numbers, for regression). Boosted trees (`fit_trees`) are judged as a model is.
 
     The "utility" of a task whose data set defines one is taken at the threshold that is best on the
-    validation split.
+    validation split, and, of a model that learned it, at the model's own boundary too ("utility_own").
 
     Intervals hold 95 % of `bootstrap` resamples of subjects (0: none). `reference` is a known risk,
     of the shape of the labels, evaluated beside the model, or what came of that before; default, with `at`: what the
@@ -124,7 +125,12 @@ def evaluate(
         said = [known_before(each, of) for each in models]
         return said[0] if len(said) == 1 else torch.stack(said).mean(0)
 
-    def judged(called: str, risk: dict[str, Tensor], by: Sequence[Metric] = chosen) -> Evaluation:
+    def judged(
+        called: str,
+        risk: dict[str, Tensor],
+        by: Sequence[Metric] = chosen,
+        boundary: float | None = None,
+    ) -> Evaluation:
         return judge(
             called,
             risk,
@@ -135,6 +141,7 @@ def evaluate(
             seed=seed,
             event_at=event_at,
             hours=hours,
+            boundary=boundary,
         )
 
     needed = [split]
@@ -149,7 +156,8 @@ def evaluate(
     usual = kinds if len(models) == 1 else f"mean of {len(models)} {kinds}"
     if task.per == "time":
         usual = called(usual, models[0], asking)
-    found = judged(name or usual, {of: probabilities(of) for of in needed})
+    risks = {of: probabilities(of) for of in needed}
+    found = judged(name or usual, risks, boundary=_boundary(models))
     subjects = [task.subjects[i] for i in task.splits[split].tolist()]
     cohort = Cohort.of(subjects, resamples=bootstrap, seed=seed)
     found = replace(
@@ -181,6 +189,13 @@ def with_excess(found: Evaluation, known: Evaluation, loss: str) -> Evaluation:
     for name, estimate in found.metrics.items():
         metrics |= {name: estimate} | ({EXCESS: excess} if name == loss else {})
     return replace(found, metrics=metrics, drawn={**found.drawn, EXCESS: drawn})
+
+
+def _boundary(models: Sequence[Any]) -> float | None:
+    """The mean of the models' boundaries of utility; None where one has none."""
+    own = [getattr(model, "boundary", None) for model in models]
+    known = [one for one in own if one is not None]
+    return sum(known) / len(known) if len(known) == len(own) else None
 
 
 def _carried(
@@ -227,11 +242,12 @@ def judge(
     seed: int = 0,
     event_at: Tensor | np.ndarray | None = None,
     hours: Sequence[float] | None = None,
+    boundary: float | None = None,
 ) -> Evaluation:
     """Measure probabilities (stream, output) or (stream, row, output) of a split, whoever made them.
 
     `risks` holds those of `split`; with "validation" among them, the task's utility is
-    computed too, at the threshold that is best there.
+    computed too, at the threshold that is best there, and at a model's own boundary where it has one.
     """
     labels, risk = task.split(split)[1].cpu(), risks[split]
     subjects = [task.subjects[i] for i in task.splits[split].tolist()]
@@ -241,8 +257,12 @@ def judge(
     statistics = resampled_metrics(defined, task.kind, risk, labels, cohort, task.edges)
     held: dict[str, Any] = {}
     if task.utility is not None and "validation" in risks:
-        held["utility_threshold"], values["utility"], worth = _utility(task, split, risks, cohort)
-        statistics |= {"utility": worth} if worth is not None else {}
+        threshold = best_threshold(*_worth(task, "validation", risks))
+        held["utility_threshold"] = threshold
+        places = {"utility": threshold} | ({} if boundary is None else {OWN_UTILITY: boundary})
+        for name_of, place in places.items():
+            values[name_of], worth = _utility(task, split, risks, place, cohort)
+            statistics |= {name_of: worth} if worth is not None else {}
     drawn = cohort.resample(statistics)
     for metric, several in drawn.items():
         values[metric] = interval(cast(float, values[metric].value), several)
@@ -351,28 +371,29 @@ def _reference(reference: Tensor, task: Task, split: str) -> Tensor:
     return found.unsqueeze(-1) if task.outputs == 1 and found.ndim == len(rows) + 1 else found
 
 
+def _worth(
+    task: Task, split: str, risks: dict[str, Tensor]
+) -> tuple[np.ndarray, np.ndarray, Utility]:
+    """Risks of a split, where there is a label, and what alarms are worth there."""
+    assert task.utility is not None
+    labels = task.split(split)[1].cpu().numpy()
+    worth = task.utility.select(task.splits[split], labels.shape[1])
+    return risks[split][..., 0].numpy(), ~np.isnan(labels), worth
+
+
 def _utility(
-    task: Task, split: str, risks: dict[str, Tensor], cohort: Cohort
-) -> tuple[float, Estimate, Statistic | None]:
-    """The data set's utility at the threshold that is best on the validation split."""
-    utility = task.utility
-    assert utility is not None
-
-    def parts(of: str) -> tuple[np.ndarray, np.ndarray, Utility]:
-        labels = task.split(of)[1].cpu().numpy()
-        worth = utility.select(task.splits[of], labels.shape[1])
-        return risks[of][..., 0].numpy(), ~np.isnan(labels), worth
-
-    threshold = best_threshold(*parts("validation"))
-    scores, _, worth = parts(split)
+    task: Task, split: str, risks: dict[str, Tensor], threshold: float, cohort: Cohort
+) -> tuple[Estimate, Statistic | None]:
+    """The data set's utility of alarms from a threshold on."""
+    scores, _, worth = _worth(task, split, risks)
     if worth.best.sum() == worth.silence.sum():
         reason = "no alarm is worth anything: no stream of the split has the event."
-        return threshold, Estimate(None, reason=reason), None
+        return Estimate(None, reason=reason), None
     alarms = scores >= threshold
     observed = np.where(alarms, worth.alarm, worth.silence)
     sums = np.stack([part.sum(1) for part in (observed, worth.silence, worth.best)], 1)
     statistic = Means(cohort.sums(sums, cohort.codes), lambda total: normalised(*total.T))
-    return threshold, Estimate(utility_of(alarms, worth)), statistic
+    return Estimate(utility_of(alarms, worth)), statistic
 
 
 def _calibration(task: Task, risk: Tensor, labels: Tensor, cohort: Cohort) -> dict[str, Any]:

@@ -163,6 +163,8 @@ def metric_for(task_kind: str, metric: str) -> Metric:
     return chosen
 
 
+OWN_UTILITY = "utility_own"
+"""The utility of alarms from the boundary on that a model found in training."""
 EXCESS = "excess"
 """The metric that is a log loss less that of the best possible, where that is known."""
 
@@ -173,6 +175,8 @@ def metric_title(name: str, time_unit: str = "") -> str:
     >>> metric_title("auc@12", "hours")
     'AUROC within 12 hours'
     """
+    if name == OWN_UTILITY:
+        return "Utility at its own boundary"
     if name == EXCESS:
         return "Log loss above the best possible"
     base, at, horizon = name.partition("@")

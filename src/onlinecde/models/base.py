@@ -41,6 +41,7 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
     """Around the numbers of a regression, measured by `fit`; `save` keeps them."""
     _schema: Schema | None = None
     _asking: Asking = "hold"
+    _boundary: float | None = None
 
     @property
     def schema(self) -> Schema | None:
@@ -71,6 +72,15 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
     @asking.setter
     def asking(self, asking: Asking) -> None:
         self._asking = asking
+
+    @property
+    def boundary(self) -> float | None:
+        """Of one that learned what alarms are worth, the probability from which on one is worth more than silence."""
+        return self._boundary
+
+    @boundary.setter
+    def boundary(self, boundary: float | None) -> None:
+        self._boundary = boundary
 
     @property
     @abstractmethod

@@ -74,7 +74,13 @@ class SharedTraining(Training):
         """No step is captured: a graph would not tell the others of its gradients."""
         return
 
-    def _gradients(self, batch: SeriesBatch, labels: Tensor, times: Tensor | None = None) -> Tensor:
+    def _gradients(
+        self,
+        batch: SeriesBatch,
+        labels: Tensor,
+        times: Tensor | None = None,
+        worth: Tensor | None = None,
+    ) -> Tensor:
         many = len(batch)
         mine = torch.arange(many)[self.rank :: self.processes]
         idle = not len(mine)
@@ -90,7 +96,11 @@ class SharedTraining(Training):
         with counting_evaluations() as evaluations, dropping_as_part(mine, many):
             outputs, *logits = self.parallel(own, asked, final=self.per == "stream")
         share = self._weight_of(known) / self._weight_of(labels)
-        loss = self.model.readout.loss(outputs, known, self.weight) * share
+        if worth is not None:
+            worth = worth[mine.to(worth.device)][:, : known.shape[1]].masked_fill(
+                known.isnan(), torch.nan
+            )
+        loss = self._loss(outputs, known, worth) * share
         whole = loss
         if self.ahead is not None:
             targets = self.ahead.targets(along(batch, times), labels)

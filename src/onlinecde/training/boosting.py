@@ -168,6 +168,8 @@ def fit_steps(
     """
     if not isinstance(model, NeuralCDE) or model.readout.steps is None:
         return None
+    if settings.objective != "label":
+        return None  # they are of the label's log-odds
     (lines, labels), (others, other_labels) = (
         _seen(model, task, name) for name in ("train", "validation")
     )

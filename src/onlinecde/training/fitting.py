@@ -51,6 +51,7 @@ from onlinecde.training.task_source import (
     registry_source,
     task_of_run,
 )
+from onlinecde.training.utility_objective import Worth, check_objective, start_at_balance
 from onlinecde.version import __version__
 
 SAVE_SECONDS = 20.0
@@ -244,6 +245,11 @@ def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback
         "recalibrated": recalibrate(model, task, how, callback),
     }
     outputs = predict_split(model, task, "validation")
+    if how.objective == "utility":
+        moved = done["recalibrated"]
+        shift = 0.0 if moved is None else moved["shift"][0]
+        model.boundary = float(torch.tensor(shift, dtype=torch.float64).sigmoid())
+        callback.note(f"an alarm is worth more than silence from {model.boundary:.4g} on")
     model.intervals = fit_intervals(model, task, outputs, callback)
     said = at_edges(model.readout, as_probabilities(model.readout, outputs), task)
     if task.kind == "binary":
@@ -278,6 +284,7 @@ def _asked(task: Task, how: FitSettings) -> Task:
     check_queries(task, how)
     asked = asked_task(task, how)
     check_horizons(asked, how)
+    check_objective(asked, how)
     return asked
 
 
@@ -319,6 +326,8 @@ def _model(task: Task, model: OnlineModel | str, settings: Resolved) -> OnlineMo
         assert settings.model is not None
         built = build(model, settings.model)
         start_at_base_rate(built, task, balanced=how.class_weights == "balanced")
+        if how.objective == "utility":
+            start_at_balance(built, Worth(task).of("train"))
         built.schema = task.schema
         return _asking(built, how)
     if not isinstance(getattr(model, "readout", None), Readout):

@@ -36,6 +36,7 @@ from onlinecde.training.query_times import drawn_anew
 from onlinecde.training.recalibration import fit_map, mapped
 from onlinecde.training.recurrent_graphs import RecurrentStep
 from onlinecde.training.settings import FitError, FitSettings, seed_for
+from onlinecde.training.utility_objective import Worth, utility_loss
 
 LEAST_GAIN = 1e-6
 """A loss lower by less than this share of itself is not better."""
@@ -93,6 +94,11 @@ class Training:
         self.weight = (
             class_weight(task).to(device, dtype) if settings.class_weights == "balanced" else None
         )
+        self.worth: Tensor | None = None
+        """What alarms are worth at the labels of training, where that is learned"""
+        self._worth = Worth(task) if settings.objective == "utility" else None
+        if self._worth is not None:
+            self.worth = self._worth.of("train").to(device)
         # Learns beside the model, and is no part of what is averaged, validated or saved.
         self.ahead = None
         if settings.horizons:
@@ -140,6 +146,8 @@ class Training:
         drawn = drawn_anew(self.task, self.settings, self.at.epoch)
         if drawn is not None:
             times, labels = drawn
+            if self._worth is not None:
+                self.worth = self._worth.drawn(times, labels).to(self.series.device)
             self.times = times.to(self.series.device)
             self.labels = self.scales.target(labels).to(self.series.device)
 
@@ -153,13 +161,14 @@ class Training:
         elif self.times is not None:
             times = asked_alone(self.times[at])
             labels = labels[:, : times.shape[1]]
+        worth = None if self.worth is None else self.worth[at][:, : labels.shape[1]]
         many = int(known_labels(self.kind, labels).sum())
         if not many:
             return 0.0, 0
         self.model.train()
         try:
             with counting_evaluations() as evaluations:
-                loss = self._gradients(batch, labels, times)
+                loss = self._gradients(batch, labels, times, worth)
         except SolverError as error:
             raise self._diverged(number, str(error)) from error
         clip = self.settings.clip_gradient
@@ -176,7 +185,13 @@ class Training:
         self.at.nfe += evaluations.total
         return found, many
 
-    def _gradients(self, batch: SeriesBatch, labels: Tensor, times: Tensor | None = None) -> Tensor:
+    def _gradients(
+        self,
+        batch: SeriesBatch,
+        labels: Tensor,
+        times: Tensor | None = None,
+        worth: Tensor | None = None,
+    ) -> Tensor:
         """The mean loss of a batch; its gradients are left in the weights' `grad`."""
         if self.captured is not None:
             try:
@@ -195,14 +210,20 @@ class Training:
         self.optimiser.zero_grad(set_to_none=self.captured is None)
         if self.ahead is None:
             outputs = ask(self.model, batch, times, final=self.per == "stream")
-            loss = self.model.readout.loss(outputs, labels, self.weight)
+            loss = self._loss(outputs, labels, worth)
             loss.backward()
             return loss
         outputs, logits = self.ahead.forward_with(self.model, batch, times)
-        loss = self.model.readout.loss(outputs, labels, self.weight)
+        loss = self._loss(outputs, labels, worth)
         more = self.ahead.loss(logits, along(batch, times), labels)
         (loss + self.settings.horizon_weight * more).backward()
         return loss
+
+    def _loss(self, outputs: Tensor, labels: Tensor, worth: Tensor | None) -> Tensor:
+        """The mean loss of what is learned: labels, or where an alarm is worth more than silence."""
+        if worth is not None:
+            return utility_loss(outputs, worth)
+        return self.model.readout.loss(outputs, labels, self.weight)
 
     def _seed(self, number: int) -> None:
         """Begin the draws of a batch anew."""
@@ -210,7 +231,7 @@ class Training:
 
     def _captured_step(self) -> CapturedStep | None:
         """On a GPU, the step as a CUDA graph, where it is one at rows and the model's can be captured."""
-        if self.times is not None or why_not(self.model) is not None:
+        if self.times is not None or self.worth is not None or why_not(self.model) is not None:
             return None
         step = RecurrentStep if isinstance(self.model, RecurrentModel) else GraphedStep
         return step(
@@ -265,6 +286,9 @@ class Training:
                 raise self._diverged(self.at.batch - 1, str(error)) from error
         self.at.nfe += evaluations.total
         head = self.model.readout
+        if self._worth is not None:
+            loss = float(utility_loss(outputs, self._worth.of("validation")))
+            return loss, score_or_none(self.kind, self.metric, outputs, self.wanted, head), None
         weight = None if self.weight is None else self.weight.cpu()
         loss = float(head.loss(outputs, self.scales.target(self.wanted), weight))
         value = score_or_none(

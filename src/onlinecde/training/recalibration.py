@@ -18,10 +18,16 @@ from onlinecde.training.settings import FitSettings
 
 PRIOR = 0.25
 """Standard deviation of log scale and of shift before any label is seen: few labels change little."""
+ELSEWHERE = 4.0
+"""The same where outputs were not learned as log-odds of the label."""
 
 
 def fit_map(
-    head: Readout, outputs: Tensor, labels: Tensor, weight: Tensor | None = None
+    head: Readout,
+    outputs: Tensor,
+    labels: Tensor,
+    weight: Tensor | None = None,
+    deviation: float = PRIOR,
 ) -> tuple[Tensor, Tensor]:
     """Scale and shift (output,) of outputs (..., output) that minimise the loss, with a prior at 1 and 0.
 
@@ -62,7 +68,7 @@ def fit_map(
 
     def objective() -> Tensor:
         optimiser.zero_grad()
-        prior = sum((part.square().sum() for part in chosen), torch.zeros(())) / (2 * PRIOR**2)
+        prior = sum((part.square().sum() for part in chosen), torch.zeros(())) / (2 * deviation**2)
         loss = evidence * head.loss(changed(), wanted, weight) + prior
         loss.backward()
         return loss
@@ -100,7 +106,9 @@ def recalibrate(
     times = task.split_times("validation") if task.per == "time" else None
     outputs = predict_task(model, series, task.per, times=times)
     weight = loss_weight(task, settings)
-    scale, shift = fit_map(model.readout, outputs, labels.cpu(), weight)
+    # What was learned of alarms' worth is on another scale than the label.
+    deviation = PRIOR if settings.objective == "label" else ELSEWHERE
+    scale, shift = fit_map(model.readout, outputs, labels.cpu(), weight, deviation)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     rescale(model, scale, shift)
     few = None if times is None else times[:CHECKED]

@@ -46,6 +46,9 @@ class FitSettings:
     average: float = 0.99
     """Weight averaging: decay a batch of an exponential mean of the weights; 0 for none"""
     class_weights: Literal["none", "balanced"] = "none"
+    objective: Literal["label", "utility"] = "label"
+    """What is learned: the label, or where an alarm is worth more than silence, of tasks that say so; the model answers
+    the label's probability all the same, and its `boundary` is the one from which on an alarm is worth more"""
     scale_target: bool = True
     """Train on targets of mean 0 and deviation 1; the saved model speaks in the task's units"""
     scaling: Literal["train", "all"] = "train"
@@ -115,7 +118,7 @@ class FitSettings:
             told["horizons"] = [h if h < float("inf") else "inf" for h in self.horizons]
         else:
             del told["horizons"], told["horizon_weight"]
-        for name in ("at", "validate_at", "asking"):
+        for name in ("objective", "at", "validate_at", "asking"):
             if told[name] == getattr(FitSettings, name):
                 del told[name]
         return told
