@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load, save
 
 import onlinecde as oc
-from onlinecde.artifacts import MANIFEST, WEIGHTS, ArtifactError, read_manifest
+from onlinecde.artifacts import MANIFEST, WEIGHTS, ArtifactError, pack, read_manifest, unpack
 from onlinecde.models import MODELS
 
 SETTINGS = {"channels": 2, "hidden": 4, "outputs": 1, "static": 1}
@@ -70,6 +70,19 @@ def test_every_tensor_comes_back_bit_for_bit(tmp_path, name, dtype):
         assert value.numpy().tobytes() == after[key].numpy().tobytes()
     assert again.encoding.time_shift.dtype == torch.float64
     assert all(parameter.requires_grad for parameter in again.parameters())
+
+
+def test_what_is_packed_is_what_a_folder_has(folder):
+    model = oc.load(folder)
+    files = pack(model)
+    assert files == {name: (folder / name).read_bytes() for name in (MANIFEST, WEIGHTS)}
+    again = unpack(files).state_dict()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(again[name], tensor)
+    with pytest.raises(ArtifactError, match="damaged, cut short or exchanged"):
+        unpack({**files, WEIGHTS: files[WEIGHTS][:-1]})
+    with pytest.raises(ArtifactError, match="is not JSON"):
+        unpack({WEIGHTS: files[WEIGHTS]})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -258,6 +258,42 @@ def test_no_number_is_cut_off_beside_four_models(own, capsys, monkeypatch, colum
     assert (text.count("metric ") == 1) == (columns == 200)
 
 
+def test_boosted_trees_are_fitted_on_the_runs_own_training_split(
+    own, capsys, tmp_path, monkeypatch
+):
+    pytest.importorskip("lightgbm")
+    monkeypatch.chdir(tmp_path)
+    code, text, file = judge(capsys, own, "--against", "trees")
+    assert code == 0, text
+    assert "fitted on 28 labels of the training split of table vitals.csv" in text
+    found = json.loads(file.read_text())
+    (trees,), (gap,) = found["against"], found["differences"]
+    assert trees["model"] == "boosted trees"
+    assert trees["streams"] == found["evaluation"]["streams"] == 6
+    assert gap["auc"]["low"] is not None
+    assert "--against trees" in found["command"]
+    # Another ward's streams are judged; the trees are still those of the run's own.
+    ward(range(100, 130), 1).write_csv(own / "other.csv")
+    outcomes(range(100, 130)).write_csv(own / "others.csv")
+    tables = (
+        "--events",
+        own / "other.csv",
+        "--labels",
+        own / "others.csv",
+        "--static",
+        own / "others.csv",
+    )
+    code, text, file = judge(capsys, own, *tables, "--against", "trees")
+    assert code == 0, text
+    assert "fitted on 28 labels of the training split of table vitals.csv" in text
+    assert json.loads(file.read_text())["against"][0]["streams"] == 30
+    # A folder of that name is a folder.
+    (tmp_path / "trees").mkdir()
+    code, text, _ = judge(capsys, own, "--against", "trees")
+    assert code == 2
+    assert "trees" in text
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_devices_are_those_of_fit(own, capsys):
     code, text, _ = judge(capsys, own, "--device", "auto")

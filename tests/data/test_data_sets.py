@@ -1,6 +1,8 @@
 """Every loader, on made files in every packing, and on the real ones where they are."""
 
+import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -165,6 +167,28 @@ def test_mortality_is_found_as_fetched_tar_and_outcomes_side_by_side(made_files,
     assert len(task.series) == len(records)
 
 
+def test_mortality_has_the_splits_of_published_comparisons(made_files, packed, tmp_path):
+    home = tmp_path / "data" / "physionet-2012"
+    home.mkdir(parents=True)
+    packed("physionet-2012", "zip").rename(home / "set-a.zip")
+    ids = sorted(int(Path(name).stem) for name in made_files["physionet-2012"] if "set-a" in name)
+    parts = {"train": ids[8:1:-1], "validation": ids[:2], "test": ids[9:-1]}
+    splits = {"splits": {"1": parts, "2": {**parts, "test": [*ids[9:-1], 7]}}}
+    (home / physionet_2012.FIELD_SPLITS).write_text(json.dumps(splits))
+    task = load(
+        "physionet-2012", data_dir=tmp_path / "data", cached=False, splits="field-1", sets="A"
+    )
+    streams = {name: [task.series.streams[i] for i in at] for name, at in task.splits.items()}
+    assert streams == {name: sorted(known) for name, known in parts.items()}
+    assert task.flow == (("patients", 13), ("in the field's splits", 12))
+    for name, message in {
+        "field-2": r"divides 13 patients, of whom 1 are not .*patient 7.*give sets='abc'",
+        "field-3": "choose seeded, field-1, field-2",
+    }.items():
+        with pytest.raises(DataError, match=message):
+            load("physionet-2012", data_dir=tmp_path / "data", cached=False, splits=name)
+
+
 def test_streams_without_rows_are_refused():
     with pytest.raises(ValueError, match="stream 'b' has no row"):
         pad_rows(np.array([1, 0]), np.zeros(1), np.ones((1, 1)), channels=["x"], streams=["a", "b"])
@@ -288,6 +312,15 @@ def test_real_physionet_2012_set_a(real_data):
     assert len(task.series) == 4000
     assert int(task.labels.sum()) == 554
     assert len(task.series.channels) == 37
+
+
+def test_real_physionet_2012_has_the_fields_five_splits(real_data):
+    files = [real_data(f"physionet2012_set-{part}.zip") for part in "abc"]
+    files.append(real_data(physionet_2012.FIELD_SPLITS))
+    task = physionet_2012.load(files, sets="abc", splits="field-5")
+    sizes = {name: len(at) for name, at in task.splits.items()}
+    assert sizes == {"train": 9590, "validation": 1199, "test": 1199}
+    assert int(task.labels.sum()) == 1707
 
 
 def test_names_are_found_however_they_are_written():

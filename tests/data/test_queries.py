@@ -134,3 +134,24 @@ def test_labels_at_query_times_are_cut_to_the_most_a_split_has():
         assert int((~times.isnan()).sum(1).max()) == times.shape[1]
         assert torch.equal(labels.nan_to_num(9), task.labels[at, : times.shape[1]].nan_to_num(9))
         assert len(series) == len(at)
+
+
+@given(streams())
+def test_several_kinds_of_times_are_asked_together_each_time_once(made):
+    series, until = made
+    both = Queries.parse("rows+every=0.5", "hours")
+    times = both.times(series, until)
+    assert str(both) == "rows+every=0.5"
+    for stream, asked in enumerate(times):
+        parts = [part.times(series, until)[stream] for part in both.parts]
+        expected = sorted({float(t) for part in parts for t in part if not t.isnan()})
+        assert asked[~asked.isnan()].tolist() == expected
+
+
+def test_lots_are_drawn_in_proportion_to_how_long_each_stream_is_followed():
+    series = SeriesBatch.from_arrays([[0.0]] * 200, [[[1.0]]] * 200)
+    until = torch.tensor([1.0, 9.0] * 100, dtype=torch.float64)
+    times = Queries("random", number=10).times(series, until, torch.Generator().manual_seed(0))
+    count = (~times.isnan()).sum(1).double()
+    assert float(count[::2].mean()) == pytest.approx(2, abs=0.3)
+    assert float(count[1::2].mean()) == pytest.approx(18, abs=0.3)

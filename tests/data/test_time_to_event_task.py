@@ -80,6 +80,21 @@ def test_labels_of_the_ward_agree_with_those_within_a_horizon(ward):
     assert all(torch.equal(ward.splits[name], known.splits[name]) for name in ward.splits)
 
 
+def test_within_a_horizon_it_is_the_binary_task(ward):
+    known = simulate_ward(200, seed=3, horizon=10.0).task
+    for one, other in ((ward, known), (ward.asked("every=2h"), known.asked("every=2h"))):
+        near = one.within()
+        assert (near.kind, near.metric, near.classes) == ("binary", "auc", other.classes)
+        assert (near.horizon, near.edges, near.label_lead) == (None, (), 10.0)
+        assert torch.equal(near.labels.nan_to_num(-1), other.labels.nan_to_num(-1))
+        asked = [task.asked("every=3h").labels.nan_to_num(-1) for task in (near, other)]
+        assert torch.equal(*asked)
+        assert near.known_risk is one.known_risk
+    assert ward.within(4.0).known_risk is None
+    with pytest.raises(DataError, match="is binary: it has no horizons"):
+        known.within()
+
+
 def test_the_registry_knows_the_ward_by_time_to_event():
     task = load("simulated-ward", streams=60, kind="time-to-event")
     assert task.kind == "time-to-event"

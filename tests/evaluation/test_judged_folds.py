@@ -281,6 +281,17 @@ def test_the_command_judges_all_folds_of_cells(run, cells, tmp_path):
         assert words in page.read_text()
 
 
+def test_boosted_trees_are_fitted_on_each_fold(run, cells, tmp_path, monkeypatch):
+    pytest.importorskip("lightgbm")
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "found.json"
+    code, text = run(cells["turned", "GRU"], "--against", "trees", "--json", file)
+    assert code == 0, text
+    (trees,) = json.loads(file.read_text())["against"]
+    assert (trees["model"], trees["fold"]) == ("boosted trees", "all 3 folds")
+    assert len({fold["metrics"]["log_loss"] for fold in trees["folds"]}) == 3
+
+
 def test_one_fold_alone_is_judged_on_its_own_streams(run, cells, tmp_path):
     mine, other = (cells["turned", name] / "fold-2-seed-0" for name in ("GRU", "GRU-dt"))
     file = tmp_path / "found.json"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict
 
 import httpx
 import pytest
@@ -15,9 +16,10 @@ from golden_answers import (
 )
 
 import onlinecde as oc
+from onlinecde.models import AlarmPolicy
 from onlinecde.serving import ServeSettings, TokenBook, create_app, in_background
 from onlinecde.serving.opening import open_engine
-from onlinecde.streaming import Engine, Event, MemoryStore, SQLiteStore
+from onlinecde.streaming import Engine, Event, MemoryStore, SQLiteStore, StreamClock
 
 STORES = {"binary": "binary", "gru-d": "gru-d", "killed": "binary"}
 """Store -> the model it was written with."""
@@ -125,6 +127,29 @@ def test_an_alarm_is_acknowledged_where_it_was_left_open(open_store):
     assert engine.acknowledge(alarm.number, "day shift").by == "day shift"
     assert engine.stream("bed empty").rows == 0
     assert engine.stream("bed 1").origin == 1_699_990_000.0
+
+
+@pytest.mark.parametrize("name", ["binary", "killed"])
+def test_the_clock_is_followed_from_now_on(name, open_store):
+    """Alarms of 0.1 stay what they are; streams that ended years ago raise none, one that goes on is looked at."""
+    policy = AlarmPolicy(0.5, rearm=0.45, every=0.5)
+    engine = open_store(name, threshold=None, policy=policy)
+    wall = [engine.clock()]
+    engine.clock = lambda: wall[0]
+    engine.stream_clock = StreamClock(1 / 3600, 24.0)
+    wanted = kept(f"{name}.json")["alarms"]
+    assert engine.look() == ()
+    old = json.loads(json.dumps([asdict(alarm) for alarm in engine.alarms()]))
+    json_agrees(old, wanted, within=rounding())
+    assert len(old) == len(wanted)
+    assert {alarm["rose"] for alarm in old} == {None}
+    streams = engine.overview().streams
+    stream = next(one for one in streams if engine.stream(one).origin is None)
+    last = engine.stream(stream).last_time
+    engine.apply([Event(stream, last + 0.25, "lactate", 3.5)])
+    wall[0] += 4 * 3600.0
+    assert sum(piece.looks for piece in engine.look_pieces()) == 8
+    assert engine.stream(stream).looked == pytest.approx(last + 4.25)
 
 
 def test_a_store_is_rebuilt_for_another_model(open_store):

@@ -1,14 +1,17 @@
 """The page in a real browser: its numbers are the API's, it moves, it comes back, and it complains of nothing."""
 
+from dataclasses import replace
+
 import httpx
 import numpy as np
 import pytest
 import torch
 
 import onlinecde as oc
+from onlinecde.models import AlarmPolicy
 from onlinecde.serving import ServeSettings, TokenBook, create_app, in_background
 from onlinecde.serving.screenshots import browser, find_browser
-from onlinecde.streaming import Engine, SQLiteStore
+from onlinecde.streaming import Engine, MemoryStore, SQLiteStore
 
 expect = pytest.importorskip("playwright.sync_api").expect
 PATH, WHY = find_browser()
@@ -143,6 +146,33 @@ def test_an_alarm_is_acknowledged_by_name(start, page):
     page.goto(f"{url}/#/stream/{name}")
     page.wait_for_selector(".banner.seen")
     assert "nurse Ada" in page.locator(".banner.seen").text_content()
+    assert page.complaints == []
+
+
+def test_the_policy_is_said_and_where_an_alarm_rose(start, small_model, page):
+    policy = AlarmPolicy(0.0002, rearm=0.0001, quiet=0.3, every=0.25)
+    store = MemoryStore()
+    engine = Engine(small_model, store, channels=CHANNELS, policy=policy)
+    client, _, url = start(engine=engine, clock_speed=1e-9)
+    client.post("/v1/events", json={"stream": "bed 1", "time": 0.0, "values": {"lactate": 1.0}})
+    client.post("/v1/events", json={"stream": "bed 2", "time": 0.0, "values": {"lactate": 1.0}})
+    number = next(number for number, one in store._alarms.items() if one.stream == 1)
+    store._alarms[number] = replace(store._alarms[number], rose="between rows")
+    page.goto(url)
+    page.wait_for_selector("tr.alarmed")
+    said = "Alarms at 0.0002, again after falling below 0.0001, at most one in 18 minutes; looked at every 15 minutes."
+    assert page.locator(".policy").text_content() == said
+    reasons = {
+        row: page.locator(f"tr[data-stream='{row}'] small").text_content()
+        for row in ("bed 1", "bed 2")
+    }
+    assert reasons["bed 1"].endswith(", between rows")
+    assert "between" not in reasons["bed 2"]
+    page.locator("tr[data-stream='bed 1'] a").click()
+    page.wait_for_selector(".banner")
+    assert "h, between rows (alarm at" in page.locator(".banner").text_content()
+    assert page.locator(".policy").text_content() == said
+    assert "between rows" in page.locator(".mark title").text_content()
     assert page.complaints == []
 
 

@@ -98,3 +98,37 @@ def test_numbers_without_names_are_counted(start):
     client, *_ = start(engine=Engine(model, channels=CHANNELS))
     client.post("/v1/events", json={"stream": "a", "time": 0, "values": {"lactate": 1.0}})
     assert list(client.get("/v1/streams/a").json()["predicted"]) == ["output 1", "output 2"]
+
+
+def test_intervals_come_beside_the_numbers_by_name(start):
+    torch.manual_seed(5)
+    model = oc.NeuralCDE(
+        len(CHANNELS), 8, outputs=2, field={"width": 8, "depth": 1}, readout={"kind": "regression"}
+    ).eval()
+    model.intervals = oc.models.Intervals(
+        (0.8, 0.9), ((1.0, 1.0), (2.0, 3.0)), ((0.0,), (0.0,)), ((1.0,), (2.0,)), subjects=40
+    )
+    client, engine, _ = start(engine=Engine(model, MemoryStore(), channels=CHANNELS), classes=NAMES)
+    assert client.get("/v1/model").json()["interval_level"] == 0.9
+    for time in (0, 1):
+        row = {"stream": "a", "time": time, "values": {"lactate": 1.0 + time}}
+        told = client.post("/v1/events", json=row, params={"answers": True}).json()["answers"][0]
+    assert told["upper"]["platelets"] - told["lower"]["platelets"] == pytest.approx(12.0)
+    for path, model_of in (
+        ("/v1/streams", models.Streams),
+        ("/v1/streams/a", models.Stream),
+        ("/v1/streams/a/prediction?at=1.5", models.Prediction),
+        ("/v1/streams/a/history", models.History),
+        ("/v1/streams/a/curve?points=3&until=2", models.Curve),
+    ):
+        content = client.get(path).content
+        model_of.model_validate_json(content, strict=True)
+        assert b'"lower"' in content, path
+    live = client.get("/v1/streams/a/prediction?at=1.5").json()
+    outputs = torch.from_numpy(engine.predict("a", 1.5))
+    lower, upper = model.interval(outputs, 0.9)
+    assert list(live["lower"].values()) == pytest.approx(lower.tolist())
+    assert list(live["upper"].values()) == pytest.approx(upper.tolist())
+    curve = client.get("/v1/streams/a/curve?points=3&until=2").json()
+    assert len(curve["lower"]["SOFA"]) == len(curve["times"])
+    assert len(curve["row_upper"]["SOFA"]) == len(curve["row_times"])

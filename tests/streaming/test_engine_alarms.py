@@ -134,3 +134,33 @@ def test_a_stream_above_a_threshold_that_is_new_is_an_alarm_at_the_next_look():
     engine = made_engine(store, wall, policy=AlarmPolicy(below - 1.0, every=0.25))
     wall.time += 0.3
     assert [alarm.time for alarm in engine.look()] == [0.25]
+
+
+def test_streams_that_ended_before_anyone_looked_by_the_clock_raise_no_alarm():
+    """A policy with looks between rows, given to a store that was followed without."""
+    store, wall, policy = MemoryStore(), Wall(), AlarmPolicy(0.0, every=0.25)
+    old = made_engine(store, wall, policy=None)
+    rows = rising_rows(policy)
+    for row in rows:
+        old.apply(sent(row))
+    wall.time += 100.0
+    engine = made_engine(store, wall, policy=policy)
+    wall.time += 100.0
+    assert engine.look() == ()
+    engine.apply(sent((0.0, "new", rows[0][2])))
+    wall.time += 3.0
+    assert [alarm.stream for alarm in engine.look()] == ["new"]
+
+
+def test_what_was_looked_at_before_a_restart_is_not_looked_at_again():
+    store, wall, policy = MemoryStore(), Wall(), AlarmPolicy(0.0, every=0.25)
+    engine = made_engine(store, wall, policy=policy)
+    for row in rising_rows(policy):
+        engine.apply(sent(row))
+    wall.time += 2.0
+    engine.look()
+    engine.apply(sent((0.0, "another", rising_rows(policy)[0][2])))
+    again = made_engine(store, wall, policy=policy, resident=1)
+    assert list(again.look_pieces()) == []
+    wall.time += 0.5
+    assert sum(piece.looks for piece in again.look_pieces()) == 4 * 2

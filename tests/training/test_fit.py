@@ -90,7 +90,8 @@ def test_the_callers_random_numbers_are_left_alone(ward):
 
 
 def test_the_model_has_the_weights_of_the_best_validation_point(ward):
-    done = fit(ward, model_settings=SMALL, epochs=8, lr=3e-2, clip_gradient=None, monitor="metric")
+    how = {"lr": 3e-2, "clip_gradient": None, "monitor": "metric", "validate_at": "task"}
+    done = fit(ward, model_settings=SMALL, epochs=8, **how)
     values = [entry["validation_auc"] for entry in done.history]
     assert done.best["validation_auc"] == max(values)
     series, labels = ward.split("validation")
@@ -169,6 +170,7 @@ def test_the_test_split_is_never_looked_at(ward):
         kind="binary",
         per="row",
         splits=ward.splits,
+        truth=ward.truth,
     )
     ours = fit(ward, model_settings=SMALL, epochs=2).model
     theirs = fit(changed, model_settings=SMALL, epochs=2).model

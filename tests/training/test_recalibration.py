@@ -33,7 +33,9 @@ class Notes(Callback):
 
 def overconfident(task, kind="gru", **sizes):
     """A model that was trained a little, and says everything far more strongly than it should."""
-    done = fit(task, kind, epochs=4, lr=1e-2, model_settings=sizes, monitor="loss", seed=1)
+    at_rows = {"at": "task", "validate_at": "task"}
+    how = {"epochs": 4, "lr": 1e-2, "monitor": "loss", "seed": 1, **at_rows}
+    done = fit(task, kind, model_settings=sizes, **how)
     outputs = predict_task(done.model, task.split("validation")[0], task.per).double()
     scale = 6.0 / outputs.std().reshape(1)
     rescale(done.model, scale, (1 - scale) * outputs.mean() + 0.5)

@@ -6,9 +6,11 @@ from onlinecde.artifacts.saved_model import (
     WEIGHTS,
     Manifest,
     load,
+    pack,
     read_manifest,
     save,
     save_alarm_policy,
+    unpack,
 )
 
 __all__ = [
@@ -17,7 +19,9 @@ __all__ = [
     "ArtifactError",
     "Manifest",
     "load",
+    "pack",
     "read_manifest",
     "save",
     "save_alarm_policy",
+    "unpack",
 ]

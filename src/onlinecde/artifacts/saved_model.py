@@ -7,9 +7,10 @@ import inspect
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +30,15 @@ from onlinecde.artifacts.folders import (
     write,
 )
 from onlinecde.controls import Encoding
-from onlinecde.models import MODELS, AlarmPolicy, AlarmPolicyError, OnlineModel, Readout
+from onlinecde.models import (
+    MODELS,
+    AlarmPolicy,
+    AlarmPolicyError,
+    Intervals,
+    IntervalsError,
+    OnlineModel,
+    Readout,
+)
 from onlinecde.models.asking import check_asking
 from onlinecde.models.base import Asking, present_name
 from onlinecde.models.flat_settings import present_config
@@ -70,14 +79,17 @@ class Manifest:
     """How the model is asked between rows"""
     alarm_policy: dict[str, Any] | None = None
     """The model's `AlarmPolicy` as JSON; None where it has none, and in folders of 0.1"""
+    intervals: dict[str, Any] | None = None
+    """A regression's `Intervals` as JSON; None where it has none, and in folders of 0.1"""
     format: str = FORMAT
     version: int = VERSION
 
     def text(self) -> bytes:
         """What `manifest.json` holds."""
         content = asdict(self)
-        if self.alarm_policy is None:
-            del content["alarm_policy"]
+        for name in ("alarm_policy", "intervals"):
+            if content[name] is None:
+                del content[name]
         return (json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
 
     def named_schema(self) -> Schema | None:
@@ -129,6 +141,20 @@ def save(
     """
     target = Path(folder)
     check_target(target, overwrite, MANIFEST)
+    files = pack(model, extra=extra, channels=channels, units=units)
+    files |= {} if card is None else {CARD: card.encode()}
+    write(files, target, overwrite)
+    return target
+
+
+def pack(
+    model: OnlineModel,
+    *,
+    extra: Mapping[str, Any] | None = None,
+    channels: Sequence[str] | None = None,
+    units: Sequence[str] | None = None,
+) -> dict[str, bytes]:
+    """The files of a saved model, by name, for other places than a folder; arguments and errors as of `save`."""
     config = _as_json(getattr(model, "config", None), "the model's config")
     _check_rebuilt(model, config, tensors := _tensors(model))
     weights = write_tensors(tensors)
@@ -150,11 +176,9 @@ def save(
         schema=None if schema is None else schema.as_json(),
         asking=model.asking,
         alarm_policy=_policy_as_json(model, model.alarm_policy),
+        intervals=None if model.intervals is None else model.intervals.as_json(),
     )
-    files = {WEIGHTS: weights, MANIFEST: manifest.text()}
-    files |= {} if card is None else {CARD: card.encode()}
-    write(files, target, overwrite)
-    return target
+    return {WEIGHTS: weights, MANIFEST: manifest.text()}
 
 
 def save_alarm_policy(
@@ -225,23 +249,42 @@ def load(folder: str | os.PathLike[str], *, classes: Iterable[type[nn.Module]] =
     while True:
         before = identity(home)
         try:
-            return _read(home, known)
+            return _read(partial(read_file, home), read_manifest(home), known, str(home))
         except ArtifactError:
             # What was read may be half of one model and half of the one that took its place.
             if identity(home) == before:
                 raise
 
 
+def unpack(files: Mapping[str, bytes], *, classes: Iterable[type[nn.Module]] = ()) -> OnlineModel:
+    """The model whose files `pack` gave, trusted as little as those of a folder; arguments and errors as of `load`.
+
+    >>> from onlinecde.models import GRU
+    >>> unpack(pack(GRU(channels=1, hidden=2, outputs=1))).hidden
+    2
+    """
+
+    def read(name: str, most: int) -> bytes:
+        if len(data := files.get(name, b"")) > most:
+            raise ArtifactError(f"{where}: {name} has {len(data)} bytes, more than {most}.")
+        return data
+
+    where = "the packed model"
+    known: Known = {**{own.__name__: own for own in classes}, **MODELS, **_PARTS}
+    return _read(read, _manifest(read, where), known, where)
+
+
 Known = Mapping[str, type[nn.Module]]
+Read = Callable[[str, int], bytes]
+"""The bytes of a file by name, at most so many; ArtifactError where there are more."""
 _PARTS: Known = {part.__name__: part for part in (Encoding, MLPField, Readout)}
 
 
-def _read(home: Path, known: Known) -> OnlineModel:
-    manifest = read_manifest(home)
+def _read(read: Read, manifest: Manifest, known: Known, home: str) -> OnlineModel:
     kind = _class(manifest.model, known, "the model", home)
     if not issubclass(kind, OnlineModel):
         raise ArtifactError(f"{home}: {manifest.model} is no model: give its class in `classes`.")
-    data = read_file(home, WEIGHTS, min(manifest.bytes, _LARGEST_WEIGHTS))
+    data = read(WEIGHTS, min(manifest.bytes, _LARGEST_WEIGHTS))
     if len(data) != manifest.bytes or hashlib.sha256(data).hexdigest() != manifest.sha256:
         raise ArtifactError(
             f"{home}: {WEIGHTS} is not the file the manifest was written for: it is damaged, cut "
@@ -276,6 +319,16 @@ def _read(home: Path, known: Known) -> OnlineModel:
         except AlarmPolicyError as error:
             raise ArtifactError(f"{where}: {error}") from error
         _check_policy(model, model.alarm_policy, where)
+    if manifest.intervals is not None:
+        where = f"{home}: `intervals` in {MANIFEST}"
+        try:
+            model.intervals = Intervals.from_json(manifest.intervals)
+        except IntervalsError as error:
+            raise ArtifactError(f"{where}: {error}") from error
+        if model.intervals.outputs != model.outputs:
+            raise ArtifactError(
+                f"{where} are of {model.intervals.outputs} outputs, the model has {model.outputs}."
+            )
     return model
 
 
@@ -284,8 +337,12 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     home = Path(folder)
     if not home.is_dir():
         raise ArtifactError(f"{home} is not a folder: give the folder of a saved model.")
+    return _manifest(partial(read_file, home), str(home))
+
+
+def _manifest(read: Read, home: str) -> Manifest:
     try:
-        content = json.loads(read_file(home, MANIFEST, _LARGEST_MANIFEST))
+        content = json.loads(read(MANIFEST, _LARGEST_MANIFEST))
     except (ValueError, RecursionError) as error:
         if isinstance(error, ArtifactError):
             raise
@@ -311,7 +368,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
             if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
                 raise ArtifactError(f"{home}: `{name}` in {MANIFEST} is not a list of names.")
             content[name] = tuple(names)
-    for name in ("schema", "alarm_policy"):
+    for name in ("schema", "alarm_policy", "intervals"):
         if not isinstance(content.get(name), dict | None):
             raise ArtifactError(f"{home}: `{name}` in {MANIFEST} is of a wrong type.")
     return Manifest(**content)
@@ -327,7 +384,7 @@ _KINDS = {
 }
 
 
-def _class(name: str, known: Known, what: str, home: Path) -> type[nn.Module]:
+def _class(name: str, known: Known, what: str, home: str) -> type[nn.Module]:
     if name not in known:
         raise ArtifactError(
             f"{home}: {what} is a {name!r}, which is none of {', '.join(known)}: give its class, "
@@ -345,7 +402,7 @@ def _class_names(config: Any) -> Iterator[str]:
             yield from _class_names(value)
 
 
-def _with_parts(config: Mapping[str, Any], known: Known, home: Path) -> dict[str, Any]:
+def _with_parts(config: Mapping[str, Any], known: Known, home: str) -> dict[str, Any]:
     """A config with a part of a class for each record of one, see `models.parts.recorded`."""
     built: dict[str, Any] = {}
     for name, value in config.items():
@@ -364,7 +421,7 @@ def _with_parts(config: Mapping[str, Any], known: Known, home: Path) -> dict[str
     return built
 
 
-def _check_sizes(config: Mapping[str, Any], tensors: int, cls: type, home: Path) -> None:
+def _check_sizes(config: Mapping[str, Any], tensors: int, cls: type, home: str) -> None:
     for name, value in config.items():
         most = tensors if name in _LAYER_COUNTS else _LARGEST_NUMBER
         if isinstance(value, Mapping):
@@ -378,7 +435,7 @@ def _build(
     config: dict[str, Any],
     tensors: dict[str, Tensor],
     known: Known,
-    home: Path,
+    home: str,
 ) -> OnlineModel:
     """A model of the class with these tensors, which must be exactly its own."""
     taken = inspect.signature(cls).parameters
@@ -411,7 +468,7 @@ def _check_rebuilt(model: OnlineModel, config: dict[str, Any], tensors: dict[str
                 "rename it."
             )
     with _building(f"{cls.__name__} cannot be built from the model's config"), torch.device("meta"):
-        plan = cls(**_with_parts(config, {**own, **ours}, Path("the model's config")))
+        plan = cls(**_with_parts(config, {**own, **ours}, "the model's config"))
     if (lost := next(_lost(model, plan), None)) is not None:
         raise ArtifactError(
             f"{lost}: load would lose that. Build the model with it, in the constructor of a class of your "

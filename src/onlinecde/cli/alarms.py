@@ -37,6 +37,10 @@ def alarms(
     output: Annotated[
         str | None, typer.Option(help="The output watched, by name or position, where several.")
     ] = None,
+    horizon: Annotated[
+        str | None,
+        typer.Option(help="Of time to an event: how far ahead the risk watched looks, as 12h."),
+    ] = None,
     confidence: Annotated[
         float,
         typer.Option(
@@ -65,7 +69,7 @@ def alarms(
     from onlinecde.artifacts import load
     from onlinecde.data.queries import duration
     from onlinecde.evaluation.alarm_budget import choose_policies, halves, usual_every
-    from onlinecde.evaluation.alarms import look, score_alarms
+    from onlinecde.evaluation.alarms import check_alarms, look, score_alarms, within
     from onlinecde.evaluation.bootstrap import Cohort
     from onlinecde.evaluation.evaluating import check_fit
     from onlinecde.files import check_file
@@ -89,9 +93,13 @@ def alarms(
     watched = _output(output, own)
     spans: dict[str, Any] = {
         name: None if text is None else duration(text, own.time_unit)
-        for name, text in (("every", every), ("quiet", quiet))
+        for name, text in (("every", every), ("quiet", quiet), ("horizon", horizon))
     }
-    grid = AlarmPolicy(0.5, every=spans["every"] or usual_every(own), output=watched)
+    risk, binary = within(model, own, spans["horizon"])
+    check_alarms(binary)
+    every_look = spans["every"] or usual_every(binary)
+    grid = AlarmPolicy(0.5, every=every_look, output=watched)
+    task = within(model, task, spans["horizon"])[1]
     task = halves(task, seed) if local else task
     chosen = choose_policies(
         model,
@@ -99,15 +107,16 @@ def alarms(
         budget,
         every=grid.every,
         output=watched,
+        horizon=spans["horizon"],
         quiet=spans["quiet"],
         confidence=confidence,
-        validation=look(model, task, "validation", grid) if local else None,
+        validation=look(risk, task, "validation", grid) if local else None,
         seed=seed,
     )
-    looks = look(model, task, judged.split, grid)
+    looks = look(risk, task, judged.split, grid)
     cohort = Cohort(looks.owners, looks.subjects, bootstrap if looks.subjects > 1 else 0, seed)
     scores = [score_alarms(looks, one.policy, cohort) for one in chosen]
-    _show(chosen, scores, own, judged.split if task is own else f"{task.name}, {judged.split}")
+    _show(chosen, scores, own, f"{task.name}, {judged.split}" if judged.elsewhere else judged.split)
     if json is not None:
         words = command_words(alarms, given, without=("data_dir", "json", "device", "write"))
         typer.echo(f"wrote {_write_json(json, chosen, scores, words, str(model.device))}")
@@ -117,7 +126,7 @@ def alarms(
 
 def _output(given: str | None, task: Task) -> int:
     """The position of the output that is watched."""
-    if task.outputs == 1 and given is None:
+    if given is None and (task.outputs == 1 or task.kind == "time-to-event"):
         return 0
     names = [*task.classes] if task.outputs > 1 else [*task.classes[1:]]
     if given is None:

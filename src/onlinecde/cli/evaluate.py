@@ -11,13 +11,15 @@ from onlinecde.cli.command_line import command_words, grouped
 from onlinecde.cli.options import JudgedOptions
 
 if TYPE_CHECKING:
-    from onlinecde.data import KnownRisk, Task
+    from onlinecde.data import Task
     from onlinecde.evaluation.runs import JudgedRuns
-    from onlinecde.models import OnlineModel
     from onlinecde.plots.trajectories import Trajectory
 
-    Models = dict[str, list[OnlineModel]]
-    Known = KnownRisk | None
+    Models = dict[str, list[Any]]
+    """By name, the runs of each: `OnlineModel`, or `Trees`."""
+
+TREES = Path("trees")
+"""Given to --against: no folder, but boosted trees fitted on what the model was fitted on"""
 
 
 @grouped
@@ -28,7 +30,24 @@ def evaluate(
     ],
     judged: JudgedOptions,
     against: Annotated[
-        list[Path] | None, typer.Option(help="Folder of another model; repeatable.")
+        list[Path] | None,
+        typer.Option(
+            help="Folder of another model, or trees: boosted trees fitted on the same training split; repeatable."
+        ),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            help="When streams are asked: every=1h, rows, end, random=16, or a table of streams and times. Default: "
+            "by the clock where labels are known between rows, then where the task has its labels."
+        ),
+    ] = None,
+    asking: Annotated[
+        str | None,
+        typer.Option(
+            help="Models that are online at rows alone, between rows: hold (their last answer), empty-rows, or both. "
+            "Default: as each was taught."
+        ),
     ] = None,
     metric: Annotated[
         list[str] | None, typer.Option(help="Only this metric; repeatable. Default: all that fit.")
@@ -48,7 +67,7 @@ def evaluate(
     json: Annotated[Path | None, typer.Option(help="Write all numbers here.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "cpu",
 ) -> None:
-    """Measure a model on a split: every metric with an interval by subject, beside other models."""
+    """Measure a model on a split, by the clock and at rows: every metric with an interval by subject, beside others."""
     given = dict(locals())
     from onlinecde.cli.terminal_tables import show_evaluations
     from onlinecde.files import check_file
@@ -58,7 +77,8 @@ def evaluate(
     for option, file in (("--report", report), ("--json", json)):
         check_file(file, option)
     device, split = str(device_for(device)), judged.split
-    places = [folder, *(against or [])]
+    trees = TREES in (against or []) and not TREES.exists()
+    places = [folder, *(place for place in against or [] if not trees or place != TREES)]
     groups = [model_folders(place) for place in places]
     named = dict(zip(_names(places, groups), groups, strict=True))
     how = {
@@ -70,26 +90,39 @@ def evaluate(
     drawn: dict[str, Any] = {}
     own = next(iter(judged.tables.values()), None)
     if folds := _folds(named, judged.task if own is None else str(own)):
-        found = _judge_folds(folds, judged.data_dir, device, seed=seed, **how)
+        every = _judge_folds(folds, judged.data_dir, device, at, asking, trees, seed=seed, **how)
     else:
         task = judged.load(groups[0][0])
-        models, known = _loaded(named, task, device), task.known_risk
-        found = _judge(models, task, known, seed=seed, **how)
+        models = _loaded(named, task, device)
+        # Trees are fitted on the model's own streams: those of another table, or task, are judged alone.
+        elsewhere = judged.task is not None or own is not None
+        trained = (
+            JudgedOptions(data_dir=judged.data_dir).load(groups[0][0])
+            if trees and elsewhere
+            else task
+        )
+        every = [
+            _judge(models | _trees(trained, one, at, trees), one, asking, seed=seed, **how)
+            for one in tasks_at(task, at)
+        ]
         if report is not None:
             drawn = {
-                "trajectories": _followed(models, task, split, known, found[0].together.events),
+                "trajectories": _followed(models, task, split, every[-1][0].together.events),
                 "log": read_log(folder) or read_log(groups[0][0].parent),
             }
-    show_evaluations(found)
+    for found in every:
+        show_evaluations(found)
     if json is not None:
         words = command_words(evaluate, given, without=("data_dir", "report", "device"))
-        typer.echo(f"wrote {_write_json(json, found, words, device)}")
+        typer.echo(f"wrote {_write_json(json, every, words, device)}")
     if report is not None:
         from onlinecde.evaluation.report import report as page
         from onlinecde.evaluation.report import write_report
 
-        first, *others = (one.together for one in found)
-        typer.echo(f"wrote {write_report(report, page(first, against=others, **drawn))}")
+        (first, *others), *rest = ([one.together for one in found] for found in every)
+        at_rows = rest[0] if rest else ()
+        text = page(first, against=others, at_rows=at_rows, **drawn)
+        typer.echo(f"wrote {write_report(report, text)}")
 
 
 def _folds(named: dict[str, list[Path]], task: str | None) -> list[dict[str, list[Path]]]:
@@ -113,7 +146,7 @@ def _loaded(named: dict[str, list[Path]], judged: Task, device: str) -> Models:
     from onlinecde.artifacts import load
     from onlinecde.evaluation.evaluating import check_fit
 
-    models = {}
+    models: Models = {}
     for name, homes in named.items():
         models[name] = [load(home).to(device) for home in homes]
         for model in models[name]:
@@ -121,45 +154,106 @@ def _loaded(named: dict[str, list[Path]], judged: Task, device: str) -> Models:
     return models
 
 
-def _judge(models: Models, judged: Task, known: Known, **how: Any) -> list[JudgedRuns]:
+def _trees(trained: Task, judged: Task, at: str | None, wanted: bool) -> Models:
+    """Boosted trees by their name among models, if wanted: fitted on a task, asked as they will be judged."""
+    from onlinecde.evaluation.trees import NAME, fit_trees
+
+    if not wanted:
+        return {}
+    if judged.per != trained.per and not (at is not None and Path(at).is_file()):
+        trained = next((one for one in tasks_at(trained, at) if one.per == judged.per), trained)
+    fitted = fit_trees(trained)
+    typer.echo(
+        f"{NAME}: {fitted.trees:,}, fitted on {fitted.labels:,} labels of the training split of {trained.name}"
+    )
+    return {NAME: [fitted]}
+
+
+def tasks_at(task: Task, at: str | None) -> list[Task]:
+    """The task where it is to be judged: asked at the times given, else by the clock and where it has its labels."""
+    from onlinecde.data import DataError, asked_at_table
+    from onlinecde.evaluation.evaluating import task_at
+
+    if at is not None and Path(at).is_file():
+        asked = asked_at_table(task, at)
+        for note in asked.notes[len(task.notes) :]:
+            typer.echo(f"note: {note}", err=True)
+        return [asked]
+    if at is not None:
+        try:
+            return [task_at(task, at)]
+        except DataError as error:
+            raise DataError(
+                f"--at {at}: {error} Or give a table of streams and times: there is no such file."
+            ) from error
+    return [task] if task.clock is None else [task.asked(task.clock), task]
+
+
+def _judge(models: Models, judged: Task, asking: str | None, **how: Any) -> list[JudgedRuns]:
     """Each model's runs on one split; beside the first, the best possible where that is known."""
     import numpy as np
 
+    from onlinecde.controls import Measurability
     from onlinecde.evaluation.runs import judge_runs
+    from onlinecde.models.asking import IN_WORDS, called
 
-    reference = None if known is None else known.risk
+    known = judged.known_risk
+    reference: Any = None if known is None else known.risk
     how["event_at"] = None if known is None else np.asarray(known.event_times)
-    return [
-        judge_runs(name, several, judged, reference=None if number else reference, **how)
-        for number, (name, several) in enumerate(models.items())
-    ]
+    found: list[JudgedRuns] = []
+    for name, several in models.items():
+        at_rows = judged.per != "time" or several[0].measurability is Measurability.CONTINUOUS
+        ways: Any = [None] if at_rows else list(IN_WORDS) if asking == "both" else [asking]
+        for way in ways:
+            own = name if at_rows else called(name, several[0], way)
+            found.append(judge_runs(own, several, judged, reference=reference, asking=way, **how))
+            # What is known is judged once, and stands beside the first alone.
+            reference = found[0].together.reference
+    return found
 
 
 def _judge_folds(
-    folds: list[dict[str, list[Path]]], data_dir: Path | None, device: str, *, seed: int, **how: Any
-) -> list[JudgedRuns]:
-    """Each model's runs on their own folds, then over all folds."""
+    folds: list[dict[str, list[Path]]],
+    data_dir: Path | None,
+    device: str,
+    at: str | None,
+    asking: str | None,
+    trees: bool,
+    *,
+    seed: int,
+    **how: Any,
+) -> list[list[JudgedRuns]]:
+    """Each model's runs on their own folds, then over all folds, wherever the task is judged."""
     from onlinecde.evaluation.runs import fold_seed, joined
 
-    found = []
+    every = []
     for number, named in enumerate(folds, 1):
         task = JudgedOptions(data_dir=data_dir).load(next(iter(named.values()))[0])
-        drawn = fold_seed(seed, number, len(folds))
-        found.append(_judge(_loaded(named, task, device), task, None, seed=drawn, **how))
-    return [joined(several, seed=seed) for several in zip(*found, strict=True)]
+        models, drawn = _loaded(named, task, device), fold_seed(seed, number, len(folds))
+        asked = tasks_at(task, at)
+        every.append(
+            [
+                _judge(models | _trees(task, one, at, trees), one, asking, seed=drawn, **how)
+                for one in asked
+            ]
+        )
+    return [
+        [joined(several, seed=seed) for several in zip(*of_folds, strict=True)]
+        for of_folds in zip(*every, strict=True)
+    ]
 
 
-def _followed(
-    models: Models, judged: Task, split: str, known: Known, events: Any
-) -> tuple[Trajectory, ...]:
+def _followed(models: Models, judged: Task, split: str, events: Any) -> tuple[Trajectory, ...]:
     """Some streams as time goes, by one run of each model."""
     from onlinecde.evaluation.following import follow
+    from onlinecde.models import OnlineModel
 
     shown = {
         name if len(several) == 1 else f"{name}, one of {len(several)}": several[0]
         for name, several in models.items()
+        if isinstance(several[0], OnlineModel)
     }
-    return follow(shown, judged, split, reference=known and known.risk, events=events)
+    return follow(shown, judged, split, events=events)
 
 
 def _names(places: list[Path], groups: list[list[Path]]) -> list[str]:
@@ -189,8 +283,8 @@ def _column(home: Path) -> str | None:
     return loads(file.read_text())["cell"]["column"] if file.is_file() else None
 
 
-def _write_json(target: Path, found: list[JudgedRuns], words: list[str], device: str) -> Path:
-    """Write all that was found, by which command, and where."""
+def _write_json(target: Path, every: list[list[JudgedRuns]], words: list[str], device: str) -> Path:
+    """Write all that was found, by which command, and where: at the task's own times and, in it, by the clock."""
     import json
     import shlex
 
@@ -202,6 +296,8 @@ def _write_json(target: Path, found: list[JudgedRuns], words: list[str], device:
         "format": "onlinecde evaluation 1",
         "command": shlex.join(["onlinecde", "evaluate", *words]),
         **circumstances(device),
-        **comparison(found[0], found[1:]),
+        **comparison(every[-1][0], every[-1][1:]),
     }
+    if len(every) > 1:
+        told["clock"] = comparison(every[0][0], every[0][1:])
     return write_report(target, json.dumps(told, indent=1, allow_nan=False) + "\n")

@@ -398,7 +398,10 @@ class JudgedOptions:
     ] = None
     labels: Annotated[Place, typer.Option(help="Own tables: their labels.")] = None
     static: Annotated[Place, typer.Option(help="Own tables: their static features.")] = None
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test"
+    split: Annotated[
+        str,
+        typer.Option(help="train, validation or test; with --task or tables: all, every stream."),
+    ] = "test"
     data_dir: Annotated[Place, typer.Option(help="Folder of raw data.")] = None
 
     @property
@@ -427,4 +430,17 @@ class JudgedOptions:
             )
         for note in notes:
             typer.echo(f"note: {note}", err=True)
-        return task
+        return self._whole(task) if self.split == "all" else task
+
+    def _whole(self, task: Task) -> Task:
+        """The task with all its streams in one split, where they are not those that the model was fitted on."""
+        from dataclasses import replace
+
+        import torch
+
+        if self.task is None and list(task.splits) != ["test"]:
+            raise ValueError(
+                "--split all judges streams that the model was trained on: name another task with --task, or give "
+                "tables of other streams."
+            )
+        return replace(task, splits={"all": torch.arange(len(task.series))})

@@ -71,7 +71,9 @@ def streams(
         judged.split,
         streams=stream or count,
         seed=seed,
-        events=event_times(task)[task.splits[judged.split].numpy()] if task.per == "row" else None,
+        events=event_times(task)[task.splits[judged.split].numpy()]
+        if task.per != "stream"
+        else None,
     )
     for file in save_figure(contributions_figure(drawn), out, "streams"):
         typer.echo(f"wrote {file}")

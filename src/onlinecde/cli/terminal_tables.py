@@ -97,7 +97,7 @@ def show_evaluations(found: list[JudgedRuns]) -> None:
     first, others = found[0].together, [one.together for one in found[1:]]
     console.print(
         f"{first.judged_on}: {first.streams} streams of {first.subjects} subjects, "
-        f"{first.labels_given} labels",
+        f"{first.labels_given} labels, {first.asked_when}",
         highlight=False,
     )
     if any(len(one.runs) > 1 for one in found):
@@ -157,6 +157,8 @@ def _show_naive(console: Console, found: Evaluation) -> None:
         console.print(f"{found.model}: {one.in_words}", highlight=False, markup=False)
     if found.policy is not None:
         console.print(f"{found.model}: {found.policy.in_words}", highlight=False, markup=False)
+    for one in found.intervals:
+        console.print(f"{found.model}: {one.in_words}", highlight=False, markup=False)
     for text in found.warnings:
         console.print(f"[bold red]warning:[/bold red] {escape(text)}", highlight=False)
 

@@ -27,8 +27,8 @@ CLOCK_STEPS = 48
 class Queries:
     """Which times are asked about: after each row, at the end, on a grid, or drawn at random.
 
-    >>> Queries.parse("every=30min", "hours")
-    Queries(form='grid', every=0.5, number=0)
+    >>> str(Queries.parse("every=30min", "hours"))
+    'every=0.5'
     >>> series = SeriesBatch.from_arrays([[0.0, 2.0], [1.0]], [[[1.0], [2.0]], [[3.0]]])
     >>> Queries.parse("every=1h", "hours").times(series, torch.tensor([2.0, 1.5]))
     tensor([[0., 1., 2.],
@@ -73,6 +73,22 @@ class Queries:
             "several": "+".join(map(str, self.parts)),
         }.get(self.form, self.form)
 
+    def in_words(self, time_unit: str) -> str:
+        """The same for people.
+
+        >>> Queries.parse("rows+every=1h", "hours").in_words("hours")
+        'at rows and every hour'
+        """
+        if self.form == "several":
+            return " and ".join(part.in_words(time_unit) for part in self.parts)
+        step = time_unit.removesuffix("s") if self.every == 1 else f"{self.every:g} {time_unit}"
+        return {
+            "rows": "at rows",
+            "end": "at the end",
+            "grid": f"every {step}",
+            "random": f"at {self.number} random times a stream",
+        }[self.form]
+
     @property
     def drawn(self) -> bool:
         """Whether any of the times is drawn at random."""
@@ -97,11 +113,12 @@ class Queries:
         last = times.gather(1, series.rows[:, None] - 1)
         if self.form == "end":
             return last
-        first, span = times[:, :1], (until.to(times)[:, None] - times[:, :1]).clamp(min=0)
+        first = times[:, :1]
+        end = until.to(times)[:, None].maximum(first)
+        span = end - first
         if self.form == "random":
-            return rising(
-                first + _shares(self.number, span.cpu(), generator).to(times.device) * span
-            )
+            shares = _shares(self.number, span.cpu(), generator).to(times.device)
+            return rising((first + shares * span).minimum(end))
         # A hair of tolerance: 3 times 0.1 is no more than 0.3.
         steps = (span / self.every * (1 + 1e-12)).floor()
         most = int(steps.max()) + 1
@@ -110,7 +127,7 @@ class Queries:
                 f"every={self.every:g} asks about {most:,} times of a stream: give a longer step."
             )
         place = torch.arange(most, dtype=torch.float64, device=times.device)
-        grid = (first + self.every * place).minimum(until.to(times)[:, None].maximum(first))
+        grid = (first + self.every * place).minimum(end)
         return grid.masked_fill(place > steps, torch.nan)
 
 

@@ -40,8 +40,8 @@ class DataSet:
     tasks: tuple[str, ...] = ("default",)
     """The first is what `load` takes where none is named."""
     places: tuple[str, ...] = ()
-    """Glob patterns, `|` between those that belong together, in the data folder; the first with a
-    match is read. A folder called as the data set comes before them all."""
+    """Glob patterns, `|` between those that belong together, in the data folder; the first whose first
+    pattern has a match is read. A folder called as the data set comes before them all."""
     downloads: tuple[Download, ...] = ()
     by_hand: str = ""
     """What to download and where to put it, where `fetch` cannot: accounts, agreements."""
@@ -74,9 +74,9 @@ class DataSet:
         if (own := data_dir / self.name).is_dir() and any(own.iterdir()):
             return (own,)
         for place in self.places:
-            found = [p for pattern in place.split("|") for p in sorted(data_dir.glob(pattern))]
-            if found:
-                return tuple(found)
+            found = [sorted(data_dir.glob(pattern)) for pattern in place.split("|")]
+            if found[0]:
+                return tuple(path for paths in found for path in paths)
         remedy = self.instructions(data_dir) or (
             f"Run `onlinecde data fetch {self.name}`, or put one of "
             f"{', '.join(self.places)} there ({self.address})."
@@ -190,10 +190,10 @@ DATA_SETS: dict[str, DataSet] = {
             loader="onlinecde.data.sets.physionet_2012:load",
             tasks=("mortality",),
             places=(
-                "physionet2012_set-[abc].zip",
-                "set-[abc].tar.gz|Outcomes-[abc].txt",
-                "set-[abc].zip|Outcomes-[abc].txt",
-                "set-[abc]|Outcomes-[abc].txt",
+                "physionet2012_set-[abc].zip|physionet2012_field_splits.json",
+                "set-[abc].tar.gz|Outcomes-[abc].txt|physionet2012_field_splits.json",
+                "set-[abc].zip|Outcomes-[abc].txt|physionet2012_field_splits.json",
+                "set-[abc]|Outcomes-[abc].txt|physionet2012_field_splits.json",
                 "challenge-2012*",
             ),
             downloads=tuple(

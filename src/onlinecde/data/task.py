@@ -16,7 +16,7 @@ from onlinecde.data.known_risk import KnownRisk
 from onlinecde.data.queries import Queries, clock_grid
 from onlinecde.data.splits import FRACTIONS, check_splits, split_streams
 from onlinecde.data.time_ahead import time_bins
-from onlinecde.data.truth import EndLabels, ListedLabels, Truth, check_truth
+from onlinecde.data.truth import EndLabels, EventTruth, ListedLabels, Truth, check_truth
 from onlinecde.series import Schema, SeriesBatch, SeriesError
 
 if TYPE_CHECKING:
@@ -203,15 +203,29 @@ class Task:
         return ListedLabels(last, times, self.labels)
 
     @property
+    def asked_when(self) -> str:
+        """When it has its labels, in words."""
+        if self.per == "time":
+            return f"asked {self.settings.get('asked', 'at given times')}"
+        return "a label at every row" if self.per == "row" else "one label a stream"
+
+    @property
     def clock(self) -> Queries | None:
-        """The grid on which it is judged by the clock; None where labels are not known between the times they have.
+        """The grid on which it is judged by the clock; None where labels are not known between rows, or rows are it.
 
         A label that never changes in time, as that of how a stay ends, is no reason to ask again and again.
         """
-        truth = self.truth
+        truth, series = self.truth, self.series
         if truth is None or self.per == "time" or not truth.continuous:
             return None
-        return None if isinstance(truth, EndLabels) else clock_grid(self.series, truth.until)
+        if isinstance(truth, EndLabels):
+            return None
+        grid = clock_grid(series, truth.until)
+        times = grid.times(series, truth.until)
+        row = torch.searchsorted(series.times, times.contiguous(), right=True) - 1
+        since = times - series.times.gather(1, row.clamp(min=0))
+        # Rows that come with the clock are all that there is to ask about.
+        return grid if bool((since > 0).sum() > 0.05 * (~times.isnan()).sum()) else None
 
     def asked(self, queries: Queries | str | Tensor, *, seed: int = 0) -> Task:
         """The task with its labels at other times: a grid, random times, or (stream, query) of one's own.
@@ -224,10 +238,11 @@ class Task:
         >>> task.per, task.labels.shape == task.queries.shape
         ('time', True)
         """
-        truth = self.label_truth
+        truth, words = self.label_truth, "at given times"
         if isinstance(queries, str):
             queries = Queries.parse(queries, self.time_unit)
         if isinstance(queries, Queries):
+            words = queries.in_words(self.time_unit)
             generator = torch.Generator().manual_seed(seed)
             queries = queries.times(self.series, truth.until, generator)
         times = _checked_queries(queries, self.series, "time")
@@ -240,8 +255,40 @@ class Task:
             )
         return replace(
             asked,
+            settings={**self.settings, "asked": words},
             utility=self.utility and self.utility.at(times, asked.labelled),
             known_risk=self.known_risk and self.known_risk.at(times),
+        )
+
+    def within(self, horizon: float | None = None) -> Task:
+        """Of time to an event, the binary task of whether it comes within a horizon, with the same splits.
+
+        Args:
+            horizon: default: the task's own.
+
+        >>> from onlinecde.data import simulate_ward
+        >>> task = simulate_ward(40, seed=0, kind="time-to-event").task.within(6.0)
+        >>> task.kind, task.labels.shape == task.series.times.shape
+        ('binary', True)
+        """
+        if self.horizon is None:
+            raise DataError(f"task '{self.name}' is {self.kind}: it has no horizons.")
+        ahead = self.horizon if horizon is None else float(horizon)
+        time, event = self.labels.unbind(-1)
+        came = (event == 1) & (time <= ahead)
+        labels = torch.where(came | (time >= ahead), came.to(time.dtype), torch.nan)
+        truth = self.truth
+        return replace(
+            self,
+            kind="binary",
+            labels=labels,
+            truth=replace(truth, horizon=ahead) if isinstance(truth, EventTruth) else None,
+            known_risk=self.known_risk if ahead == self.horizon else None,
+            metric=METRICS["binary"],
+            classes=("no event", "event"),
+            label_lead=ahead,
+            edges=(),
+            horizon=None,
         )
 
     def select(self, streams: Tensor, splits: dict[str, Tensor]) -> Task:

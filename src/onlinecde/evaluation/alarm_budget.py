@@ -30,6 +30,7 @@ from onlinecde.evaluation.alarms import (
     look,
     score_alarms,
     sweep,
+    within,
 )
 from onlinecde.evaluation.bootstrap import shown
 from onlinecde.models import AlarmPolicy, OnlineModel
@@ -201,6 +202,7 @@ def choose_policies(
     *,
     every: float | None = None,
     output: int = 0,
+    horizon: float | None = None,
     quiet: float | None = None,
     confidence: float = CONFIDENCE,
     validation: Looks | None = None,
@@ -214,6 +216,7 @@ def choose_policies(
         budgets: false alarms per stream and day.
         every: time between looks between rows; default: `usual_every`.
         output: the one that is watched.
+        horizon: of time to an event, how far ahead the risk looks that is watched; default: the task's.
         quiet: as in `choose_policy`.
         confidence: as in `choose_policy`.
         validation: looks at other streams in place of those of validation.
@@ -226,6 +229,9 @@ def choose_policies(
     >>> [one.validation.false_a_day.value <= one.budget for one in chosen]
     [True, True]
     """
+    waiting = task.kind == "time-to-event"
+    horizon = task.horizon if waiting and horizon is None else horizon
+    model, task = within(model, task, horizon)
     check_alarms(task)
     grid = AlarmPolicy(0.5, every=usual_every(task) if every is None else every, output=output)
     if validation is None:
@@ -234,7 +240,7 @@ def choose_policies(
     some = np.random.default_rng(seed).permutation(len(train))[: TRAINING * validation.subjects]
     sample = {"train": train[torch.from_numpy(np.sort(some))]}
     training = Sweeps(look(model, replace(task, splits=sample), "train", grid))
-    return [
+    chosen = [
         choose_policy(
             validation,
             training,
@@ -247,6 +253,7 @@ def choose_policies(
         )
         for budget in budgets
     ]
+    return [replace(one, policy=replace(one.policy, horizon=horizon)) for one in chosen]
 
 
 def halves(task: Task, seed: int) -> Task:
@@ -262,7 +269,7 @@ def halves(task: Task, seed: int) -> Task:
 
 def label_lead(task: Task) -> float:
     """How long before an event its label turns to 1; half of how long the median stream is followed, where unknown."""
-    if isinstance(task.truth, EventTruth):
+    if isinstance(task.truth, EventTruth) and task.truth.horizon is not None:
         return task.truth.horizon
     if task.label_lead > 0:
         return task.label_lead

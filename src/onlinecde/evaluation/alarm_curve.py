@@ -20,6 +20,7 @@ from onlinecde.evaluation.alarms import (
     looks_of,
     score_alarms,
     sweep,
+    within,
 )
 from onlinecde.evaluation.bootstrap import Cohort
 from onlinecde.models import AlarmPolicy, OnlineModel
@@ -115,6 +116,7 @@ def own_policy(model: OnlineModel, task: Task, split: str, cohort: Cohort) -> Ow
     policy = model.alarm_policy
     if policy is None or task.kind == "regression" or task.time_unit not in TIME_UNITS:
         return None
+    model, task = within(model, task, policy.horizon)
     looks = look(model, task, split, policy)
     if not looks.days.sum():
         return None

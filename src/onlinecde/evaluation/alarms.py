@@ -12,7 +12,7 @@ from torch import Tensor
 
 from onlinecde.data import EndLabels, EventTruth, Task, Truth
 from onlinecde.evaluation.bootstrap import Cohort, Estimate, Means, interval
-from onlinecde.evaluation.predictions import MetricError, as_probabilities
+from onlinecde.evaluation.predictions import MetricError, as_probabilities, predict_task
 from onlinecde.models import AlarmPolicy, OnlineModel
 from onlinecde.series import TIME_UNITS
 
@@ -115,7 +115,7 @@ class AlarmScore:
 
 
 def check_alarms(task: Task) -> None:
-    """Refuse a task of numbers, and one whose unit of time no day is known in."""
+    """Refuse a task that has no labels of yes or no, and one whose unit of time no day is known in."""
     if task.kind == "regression":
         raise MetricError(
             f"'{task.name}' is a regression: which of its alarms are false is not known. Give a task of yes or no."
@@ -125,6 +125,23 @@ def check_alarms(task: Task) -> None:
             f"false alarms are counted by the day, and '{task.name}' counts {task.time_unit!r}: prepare it in one of "
             f"{', '.join(TIME_UNITS)}."
         )
+
+
+def within(
+    model: OnlineModel, task: Task, horizon: float | None = None
+) -> tuple[OnlineModel, Task]:
+    """Of time to an event, model and task of whether it comes within a horizon (default: the task's); others as are.
+
+    Raises:
+        MetricError: a horizon of any other kind of task.
+    """
+    if task.kind != "time-to-event":
+        if horizon is not None:
+            raise MetricError(
+                f"horizons are for time-to-event tasks, and '{task.name}' is {task.kind}: leave it out."
+            )
+        return model, task
+    return model.within(horizon), task.within(horizon)
 
 
 def look(
@@ -142,9 +159,10 @@ def look(
     truth, until = truth.select(at), until[at]
     rows, real = series.times.cpu().numpy(), series.real.cpu().numpy()
     times, real = policy.looks(rows, until.numpy(), real=real & (rows <= until.numpy()[:, None]))
-    # A stream whose event came before its first row is never looked at.
-    times = np.where(real.any(axis=1, keepdims=True), times, rows[:, :1])
-    answers = _asked(model, task, split, torch.from_numpy(times), policy.output, batch_size)
+    asked = torch.from_numpy(np.where(real, times, np.nan))
+    # As live, where a model that is online at rows alone holds its last answer.
+    outputs = predict_task(model, series, "time", times=asked, batch_size=batch_size, asking="hold")
+    answers = as_probabilities(model.readout, outputs)[..., policy.output].numpy()
     return looks_of(task, split, times, real, answers, policy.output, truth, until)
 
 
@@ -291,26 +309,6 @@ def _alike(lengths: np.ndarray, levels: int) -> Iterator[tuple[np.ndarray, int]]
         chosen = order[start : start + max(1, _CELLS // (levels * width))]
         yield chosen, width
         start += len(chosen)
-
-
-def _asked(
-    model: OnlineModel, task: Task, split: str, times: Tensor, output: int, batch_size: int
-) -> np.ndarray:
-    """Probabilities of an output at times (stream, look)."""
-    series, _ = task.split(split)
-    series = model.aligned(series)
-    was_training = model.training
-    model.eval()
-    found = torch.empty(times.shape, dtype=torch.float64)
-    try:
-        with torch.no_grad():
-            for at in series.length_buckets(batch_size):
-                batch = model.prepare(series[at].to(model.device))
-                outputs = model(batch, at=times[at].to(model.device)).cpu()
-                found[at] = as_probabilities(model.readout, outputs)[..., output]
-    finally:
-        model.train(was_training)
-    return found.numpy()
 
 
 def _standing(labels: np.ndarray) -> np.ndarray:

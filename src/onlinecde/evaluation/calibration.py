@@ -66,18 +66,18 @@ def calibration(
         spread = interval(observed, cohort.resample({"rate": rate})["rate"])
         mean = float(np.average(probabilities[here], weights=counts[here]))
         found.append(Bin(mean, observed, spread.low, spread.high, int(here.sum())))
-    slope, intercept = _line(probabilities, labels, counts, owners, cohort)
+    slope, intercept = calibration_line(probabilities, labels, counts, owners, cohort)
     return Calibration(tuple(found), slope, intercept)
 
 
-def _line(
+def calibration_line(
     probabilities: np.ndarray,
     labels: np.ndarray,
     counts: np.ndarray,
     owners: np.ndarray,
     cohort: Cohort,
 ) -> tuple[Estimate, Estimate]:
-    """Slope and intercept of the recalibration by maximum likelihood (Newton's method)."""
+    """Slope and intercept of `Calibration` by maximum likelihood (Newton's method); all arrays (label,)."""
 
     def undefined(reason: str) -> tuple[Estimate, Estimate]:
         return Estimate(None, reason=reason), Estimate(None, reason=reason)

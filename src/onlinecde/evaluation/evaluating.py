@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from onlinecde.data import Task, Utility
+from onlinecde.data import Queries, Task, Utility
 from onlinecde.evaluation.alarm_curve import alarm_curve, own_policy
 from onlinecde.evaluation.bootstrap import Cohort, Estimate, Means, Statistic, interval
 from onlinecde.evaluation.breakdown import by_class, by_output
 from onlinecde.evaluation.calibration import calibration
+from onlinecde.evaluation.coverage import coverage
 from onlinecde.evaluation.event_time import (
     as_event_times,
     before_event,
@@ -24,6 +25,7 @@ from onlinecde.evaluation.event_time import (
     usual_edges,
 )
 from onlinecde.evaluation.metrics import (
+    EXCESS,
     METRICS,
     Metric,
     MetricError,
@@ -37,18 +39,24 @@ from onlinecde.evaluation.naive import beside_naive, output_names
 from onlinecde.evaluation.predictions import Predictions
 from onlinecde.evaluation.questions import Question, questions
 from onlinecde.evaluation.results import Evaluation
+from onlinecde.evaluation.since_row import by_time_since_row, loss_of
+from onlinecde.evaluation.trees import Trees
 from onlinecde.evaluation.utility import best_threshold, normalised, utility_of
 from onlinecde.models import OnlineModel
+from onlinecde.models.asking import called, check_asking
+from onlinecde.models.base import Asking
 from onlinecde.models.readout import Readout, known_labels
-from onlinecde.models.time_bins import usual_horizons
+from onlinecde.models.time_bins import risk_at, usual_horizons
 from onlinecde.version import __version__
 
+CLOCK = "clock"
+"""The name of a task's own grid among query times."""
 WITHIN = ("auc", "brier", "log_loss")
 """By what each horizon of time to an event is judged."""
 
 
 def evaluate(
-    model: OnlineModel | Sequence[OnlineModel],
+    model: OnlineModel | Trees | Sequence[OnlineModel | Trees],
     task: Task,
     split: str = "test",
     *,
@@ -56,7 +64,9 @@ def evaluate(
     metrics: Sequence[str] | None = None,
     bootstrap: int = 1000,
     seed: int = 0,
-    reference: Tensor | None = None,
+    at: Queries | str | Tensor | None = None,
+    asking: Asking | None = None,
+    reference: Tensor | Evaluation | None = None,
     event_at: Tensor | np.ndarray | None = None,
     hours: Sequence[float] | None = None,
     horizons: Sequence[float] | None = None,
@@ -65,14 +75,20 @@ def evaluate(
 ) -> Evaluation:
     """Predict a split and measure: every metric of the task's kind, or those named in `metrics`.
 
+    `at`: the times at which the streams are asked, as `Task.asked` takes them, or "clock", the task's own grid
+    (`Task.clock`); default: where the task has its labels. `asking`: what models that are online at rows alone do
+    between them, "hold" or "empty-rows" (`models.asking.ask`); default: as each was taught.
+
     Several models, such as one for each seed, are judged as one that says the mean of their
-    probabilities (of their numbers, for regression).
+    probabilities (of their numbers, for regression). Boosted trees (`fit_trees`) are judged as a model is.
 
     The "utility" of a task whose data set defines one is taken at the threshold that is best on the
     validation split.
 
     Intervals hold 95 % of `bootstrap` resamples of subjects (0: none). `reference` is a known risk,
-    of the shape of `task.labels`, evaluated beside the model. For binary tasks along time,
+    of the shape of the labels, evaluated beside the model, or what came of that before; default, with `at`: what the
+    task knows (`task.known_risk`). By how much the log loss exceeds the best possible is then a metric, "excess".
+    For binary tasks along time,
     `event_at` (stream of the task,) says when the event came (default: `event_times` from the
     labels) and `hours` gives the edges of the table of metrics by time before it, in the task's unit
     (default: `usual_edges`). Time to an event is judged within each of `horizons` besides (default: half, one,
@@ -88,16 +104,21 @@ def evaluate(
     >>> sorted(found.metrics)
     ['accuracy', 'auc', 'auprc', 'brier', 'ece', 'log_loss', 'sensitivity']
     """
-    models = [model] if isinstance(model, OnlineModel) else list(model)
+    models: list[Any] = [model] if isinstance(model, OnlineModel | Trees) else list(model)
     if not models:
         raise ValueError("there is no model to evaluate: give at least one.")
+    if at is not None:
+        task = task_at(task, at)
+        if reference is None and task.known_risk is not None:
+            reference = task.known_risk.risk
     for each in models:
         check_fit(each, task)
+        check_asking(each, asking or each.asking)
     chosen = _chosen_metrics(task, metrics, horizons)
     if bootstrap < 0:
         raise ValueError(f"bootstrap is {bootstrap}: give 0 (no intervals) or more.")
     task.split(split)  # refuses an empty or unknown split before anything is computed
-    known_before = predictions or Predictions(task, batch_size)
+    known_before = predictions or Predictions(task, batch_size, asking)
 
     def probabilities(of: str) -> Tensor:
         said = [known_before(each, of) for each in models]
@@ -120,25 +141,66 @@ def evaluate(
     if metrics is None or "utility" in metrics:
         # Its threshold must not be chosen on what it is judged by.
         needed += ["validation"] * (task.utility is not None and len(task.splits["validation"]) > 0)
-    known = None
-    if reference is not None:
+    known = reference if isinstance(reference, Evaluation) else None
+    if isinstance(reference, Tensor):
         risks = {of: _reference(reference, task, of) for of in needed}
         known = judged("known risk", risks, [m for m in chosen if _known_too(m, task)])
     kinds = " and ".join(dict.fromkeys(type(each).__name__ for each in models))
     usual = kinds if len(models) == 1 else f"mean of {len(models)} {kinds}"
+    if task.per == "time":
+        usual = called(usual, models[0], asking)
     found = judged(name or usual, {of: probabilities(of) for of in needed})
     subjects = [task.subjects[i] for i in task.splits[split].tolist()]
     cohort = Cohort.of(subjects, resamples=bootstrap, seed=seed)
-    return replace(
+    found = replace(
         found,
         reference=known,
         naive=beside_naive(task, split, found.probabilities),
-        policy=own_policy(models[0], task, split, cohort) if len(models) == 1 else None,
+        **_carried(models, task, split, found, cohort),
     )
+    if known is None or task.per != "time":
+        return found
+    return with_excess(found, known, loss_of(task))
 
 
-def check_fit(model: OnlineModel, task: Task) -> None:
+def task_at(task: Task, at: Queries | str | Tensor) -> Task:
+    """The task asked at times as `evaluate` takes them."""
+    if isinstance(at, str) and at == CLOCK:
+        return task if task.clock is None else task.asked(task.clock)
+    return task.asked(at)
+
+
+def with_excess(found: Evaluation, known: Evaluation, loss: str) -> Evaluation:
+    """An evaluation with the metric "excess": a log loss above that of what is known, on the same resamples."""
+    mine, best = (one.metrics.get(loss, Estimate(None)) for one in (found, known))
+    if mine.value is None or best.value is None or not loss.startswith("log_loss"):
+        return found
+    drawn = found.drawn[loss] - known.drawn[loss]
+    excess = interval(mine.value - best.value, drawn)
+    metrics = {}
+    for name, estimate in found.metrics.items():
+        metrics |= {name: estimate} | ({EXCESS: excess} if name == loss else {})
+    return replace(found, metrics=metrics, drawn={**found.drawn, EXCESS: drawn})
+
+
+def _carried(
+    models: Sequence[Any], task: Task, split: str, found: Evaluation, cohort: Cohort
+) -> dict[str, Any]:
+    """What the alarm policy and the intervals that a model carries are worth on a split; trees carry none."""
+    if len(models) > 1 or not isinstance(model := models[0], OnlineModel):
+        return {}
+    carried: dict[str, Any] = {"policy": own_policy(model, task, split, cohort)}
+    if model.intervals is not None and task.kind == "regression":
+        args = task, found.probabilities, found.labels, cohort
+        carried["intervals"] = coverage(model.intervals, *args)
+    return carried
+
+
+def check_fit(model: OnlineModel | Trees, task: Task) -> None:
     """Refuse a model that shares no channel with the task, or was made for other questions or another unit."""
+    if isinstance(model, Trees):
+        model.check(task)
+        return
     one = replace(task, series=task.series[0])
     model.prepare((one if model.schema is None else one.under(model.schema)).series)
     head = getattr(model, "readout", None)
@@ -186,8 +248,16 @@ def judge(
         values[metric] = interval(cast(float, values[metric].value), several)
     if task.kind in ("binary", "time-to-event"):
         held |= _calibration(task, risk, labels, cohort)
-    if task.kind == "binary" and task.per == "row":
-        held |= _along_time(task, split, risk, labels, cohort, event_at, hours)
+    near, ahead, known = task, risk, labels
+    if task.horizon is not None:
+        near = task.within()
+        ends = torch.tensor(task.edges, dtype=torch.float64)
+        ahead = risk_at(risk, ends, torch.tensor([task.horizon], dtype=torch.float64))
+        known = near.split(split)[1].cpu()
+    if near.kind == "binary" and near.per != "stream":
+        held |= _along_time(near, split, ahead, known, cohort, event_at, hours)
+    if task.per == "time":
+        held["since_row"] = by_time_since_row(task, split, risk, labels, cohort)
     if task.kind == "multiclass":
         held |= by_class(risk, labels, task.classes)
     if task.kind == "regression" and task.outputs > 1:
@@ -198,6 +268,7 @@ def judge(
         task=task.name,
         kind=task.kind,
         per=task.per,
+        asked_when=task.asked_when,
         split=split,
         metric=task.metric,
         time_unit=task.time_unit,
@@ -274,7 +345,7 @@ def _reference(reference: Tensor, task: Task, split: str) -> Tensor:
         )
     rows = task.split(split)[1].shape[1:]
     found = reference[task.splits[split]].double()
-    if rows and task.per == "row":
+    if rows and task.per != "stream":
         # NaN in the padding, where no label is: any number will do.
         found = found[:, : rows[0]].nan_to_num(0.0)
     return found.unsqueeze(-1) if task.outputs == 1 and found.ndim == len(rows) + 1 else found
@@ -328,13 +399,18 @@ def _along_time(
     """Metrics by time before the event, and the lead of first alarms."""
     if event_at is None:
         lead = task.label_lead
-        source = "time of the first row with label 1" + f" + {lead:g} {task.time_unit}" * (lead > 0)
+        first = "row" if task.per == "row" else "time"
+        source = f"time of the first {first} with label 1" + f" + {lead:g} {task.time_unit}" * (
+            lead > 0
+        )
         events = event_times(task)
     else:
         source, events = "known, given with the task", as_event_times(event_at, len(task.series))
     events = events[task.splits[split].numpy()]
     scores, known = risk[..., 0].numpy(), ~labels.isnan().numpy()
-    times = task.split(split)[0].times.cpu().numpy()
+    along = task.split_times(split)
+    assert along is not None
+    times = along.cpu().numpy()
     if hours is None:
         edges = usual_edges(times, events, task.time_unit)
     else:

@@ -48,13 +48,14 @@ class Alarms:
 def event_times(task: Task, lead: float | None = None) -> np.ndarray:
     """When the event comes (stream,), as far as labels tell: infinite where no label is 1.
 
-    It is the time of the first row with label 1 plus `lead` (default: the task's). A stream whose
-    first row is 1 already tells only that the event came by then, and is NaN: it counts neither
+    It is the time of the first label of 1, at a row or a query, plus `lead` (default: the task's). A stream whose
+    first label is 1 already tells only that the event came by then, and is NaN: it counts neither
     with the events nor with the event-free.
     """
     lead = task.label_lead if lead is None else lead
     positive = (task.labels == 1).cpu().numpy()
-    times, rows = task.series.times.cpu().numpy(), np.arange(len(positive))
+    along = task.series.times if task.times is None else task.times
+    times, rows = along.cpu().numpy(), np.arange(len(positive))
     first = positive.argmax(1)
     known = np.where(first > 0, times[rows, first] + lead, np.nan)
     return np.where(positive.any(1), known, np.inf)

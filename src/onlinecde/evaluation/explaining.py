@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from onlinecde.data import Task
 from onlinecde.evaluation.following import follow
 from onlinecde.models import NeuralCDE, OnlineModel
 from onlinecde.plots.contributions import ExplainedStream
+from onlinecde.plots.evaluation_curves import KNOWN
 from onlinecde.plots.trajectories import Trajectory
 from onlinecde.series import SeriesBatch
 
@@ -69,6 +70,7 @@ def _explained(
         lines[_beside(OTHERS, stream)] = events[:, rest].sum(1)
     lines[_beside(TIME, stream)] = time
     times, risk, _ = drawn.curves[""]
+    best_times, best, _ = drawn.curves.get(KNOWN, ((), (), False))
     return ExplainedStream(
         stream=drawn.stream,
         title=drawn.title,
@@ -86,6 +88,8 @@ def _explained(
         },
         positive=[(float(start), float(end)) for start, end in drawn.positive],
         event=drawn.event,
+        best_times=_short(best_times, 3),
+        best=_short(best, 4),
     )
 
 
@@ -97,5 +101,5 @@ def _beside(name: str, stream: SeriesBatch) -> str:
     return name
 
 
-def _short(values: np.ndarray, digits: int) -> list[float]:
+def _short(values: Iterable[float], digits: int) -> list[float]:
     return [round(float(value), digits) for value in values]

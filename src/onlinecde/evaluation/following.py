@@ -10,7 +10,9 @@ from torch import Tensor
 
 from onlinecde.controls import Measurability
 from onlinecde.data import Task
+from onlinecde.data.queries import rising
 from onlinecde.models import OnlineModel
+from onlinecde.models.asking import ask
 from onlinecde.plots.evaluation_curves import KNOWN
 from onlinecde.plots.trajectories import Trajectory
 from onlinecde.series import SeriesBatch
@@ -33,9 +35,10 @@ def follow(
 
     `streams` are their names, or how many: those are drawn by lot among the streams with at least
     the median number of rows; along time, half of them with a label 1 somewhere. A CONTINUOUS model
-    gives a curve between rows too, a DISCRETE one stands still there; an OFFLINE one has seen the
-    future and is left out. `reference`: a known risk (stream, row) of the whole task; `events`
-    (stream of the split,): when the event came.
+    gives a curve between rows too, up to where the stream's labels end; a DISCRETE one stands still there, or moves
+    at empty rows on the task's clock if that is how it was taught; an OFFLINE one has seen the
+    future and is left out. What the task knows of the best possible at any time is drawn too; else
+    `reference`: a known risk (stream, row) of the whole task. `events` (stream of the split,): when the event came.
     """
     online = {n: m for n, m in models.items() if m.measurability is not Measurability.OFFLINE}
     if not online:
@@ -49,11 +52,17 @@ def follow(
     )
     for at in chosen:
         stream, label = series[at], labels[at].cpu()
-        curves = {name: _curve(model, stream, task, label) for name, model in online.items()}
+        place = task.splits[split][at : at + 1]
+        until = _until(task, place)
+        curves = {n: _curve(m, stream, task, label, until) for n, m in online.items()}
         times = stream.times[0].cpu().numpy()
-        if reference is not None and task.per == "row":
-            known = reference[task.splits[split][at], : len(times)].double().cpu().numpy()
-            curves[KNOWN] = (times, known, True)
+        known = task.known_risk and task.known_risk.select(place)
+        clock = _between(stream.times[0].cpu(), until)
+        if known is not None and (best := known.at(clock[None])) is not None:
+            curves[KNOWN] = (clock.numpy(), best.risk[0].double().cpu().numpy(), False)
+        elif reference is not None and task.per == "row":
+            said = reference[place[0], : len(times)].double().cpu().numpy()
+            curves[KNOWN] = (times, said, True)
         event = None
         if events is not None and np.isfinite(events[at]) and events[at] <= times[-1] + 12.0:
             event = float(events[at])
@@ -65,7 +74,7 @@ def follow(
                 unit=task.time_unit,
                 curves=curves,
                 channels=_observed(stream, channels),
-                positive=_shaded(times, label, task),
+                positive=_shaded(_label_times(task, place, stream), label, task),
                 event=event,
                 truth=float(label.reshape(-1)[0])
                 if task.kind == "regression" and task.per == "stream"
@@ -100,15 +109,38 @@ def _chosen(series: SeriesBatch, labels: Tensor, task: Task, streams: int, seed:
     return [*some.tolist(), *others.tolist()]
 
 
+def _until(task: Task, place: Tensor) -> float:
+    """How long a stream is looked at: as long as its labels are known between rows, else to its last row."""
+    last = task.series[place].times[0, -1]
+    if task.truth is None or not task.truth.continuous:
+        return float(last)
+    return max(float(last), float(task.truth.until[place.to(task.truth.until.device)][0]))
+
+
+def _label_times(task: Task, place: Tensor, stream: SeriesBatch) -> np.ndarray:
+    """When the labels of one stream are."""
+    if task.queries is None:
+        return stream.times[0].cpu().numpy()
+    times = task.queries[place.to(task.queries.device)][0].cpu().numpy()
+    return times[~np.isnan(times)]
+
+
 def _curve(
-    model: OnlineModel, stream: SeriesBatch, task: Task, label: Tensor
+    model: OnlineModel, stream: SeriesBatch, task: Task, label: Tensor, until: float
 ) -> tuple[np.ndarray, np.ndarray, bool]:
     rows = stream.times[0].cpu()
     continuous = model.measurability is Measurability.CONTINUOUS
-    at = _between(rows) if continuous and len(rows) > 1 else rows
+    at = (
+        _between(rows, until)
+        if continuous
+        else rising(torch.cat([rows, _until_end(rows, until)])[None])[0]
+    )
+    if model.asking == "empty-rows" and task.clock is not None:
+        clock = task.clock.times(stream.to("cpu"), torch.tensor([until], dtype=torch.float64))
+        at = rising(torch.cat([at[None], clock], 1))[0]
     with torch.no_grad():
         batch = model.prepare(stream.to(model.device))
-        outputs = model(batch, at=at.to(model.device)) if continuous else model(batch)
+        outputs = ask(model, batch, at.to(model.device)[None])
     head = model.readout
     if head.bins is not None:
         return (
@@ -121,12 +153,18 @@ def _curve(
     return at.numpy(), said[:, place], not continuous
 
 
-def _between(rows: Tensor) -> Tensor:
-    """Times along the rows: at each, and some up to just before the next."""
+def _between(rows: Tensor, until: float) -> Tensor:
+    """Times along the rows: at each, and some up to just before the next, or the end."""
+    knots = torch.cat([rows, _until_end(rows, until)])
     each = max(2, min(24, _POINTS // len(rows)))
     share = torch.linspace(0, 1 - 1e-6, each, dtype=rows.dtype)
-    inner = rows[:-1, None] + (rows[1:] - rows[:-1])[:, None] * share
-    return torch.cat([inner.reshape(-1), rows[-1:]])
+    inner = knots[:-1, None] + (knots[1:] - knots[:-1])[:, None] * share
+    return torch.cat([inner.reshape(-1), knots[-1:]])
+
+
+def _until_end(rows: Tensor, until: float) -> Tensor:
+    """The end, (1,), where it comes after the last row; else nothing."""
+    return rows.new_tensor([until] if until > rows[-1] else [])
 
 
 def _observed(stream: SeriesBatch, most: int) -> tuple[tuple[str, np.ndarray, np.ndarray], ...]:
@@ -142,9 +180,9 @@ def _observed(stream: SeriesBatch, most: int) -> tuple[tuple[str, np.ndarray, np
 
 
 def _shaded(times: np.ndarray, label: Tensor, task: Task) -> tuple[tuple[float, float], ...]:
-    """Where the label is the class whose probability is drawn: from a row's time to the next one's."""
+    """Where the label is the class whose probability is drawn: from a label's time to the next one's."""
     drawn = {"binary": 1, "multiclass": 0}.get(task.kind)
-    if task.per != "row" or drawn is None:
+    if task.per == "stream" or drawn is None:
         return ()
     found: list[tuple[float, float]] = []
     for row in np.flatnonzero(label[: len(times)].numpy() == drawn):
@@ -157,7 +195,7 @@ def _shaded(times: np.ndarray, label: Tensor, task: Task) -> tuple[tuple[float, 
 
 def _title(stream: SeriesBatch, label: Tensor, task: Task, event: float | None) -> str:
     name = f"Stream {stream.streams[0]}"
-    if task.per == "row" and task.kind == "binary":
+    if task.per != "stream" and task.kind == "binary":
         if event is not None:
             return f"{name}: event at {event:.1f} {task.time_unit}"
         return f"{name}: {'label turns to 1' if bool((label == 1).any()) else 'no event'}"

@@ -163,12 +163,18 @@ def metric_for(task_kind: str, metric: str) -> Metric:
     return chosen
 
 
+EXCESS = "excess"
+"""The metric that is a log loss less that of the best possible, where that is known."""
+
+
 def metric_title(name: str, time_unit: str = "") -> str:
     """A metric's name for readers.
 
     >>> metric_title("auc@12", "hours")
     'AUROC within 12 hours'
     """
+    if name == EXCESS:
+        return "Log loss above the best possible"
     base, at, horizon = name.partition("@")
     title = METRICS[base].title if base in METRICS else base.capitalize()
     return f"{title} within {horizon} {time_unit}".rstrip() if at else title

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from onlinecde.data import Task
 from onlinecde.data.task import Per
+from onlinecde.evaluation.trees import Trees
 from onlinecde.models import OnlineModel
 from onlinecde.models.asking import ask
 from onlinecde.models.base import Asking
@@ -117,11 +118,16 @@ class Predictions:
     """What models say on splits of a task, as probabilities (of their numbers, for regression); each found once."""
 
     def __init__(self, task: Task, batch_size: int = 256, asking: Asking | None = None) -> None:
-        self.task, self.batch_size, self.asking = task, batch_size, asking
-        self._found: dict[tuple[OnlineModel, str], Tensor] = {}
+        self.task, self.batch_size = task, batch_size
+        self.asking: Asking | None = asking
+        self._found: dict[tuple[OnlineModel | Trees, str], Tensor] = {}
 
-    def __call__(self, model: OnlineModel, split: str) -> Tensor:
-        if (model, split) not in self._found:
+    def __call__(self, model: OnlineModel | Trees, split: str) -> Tensor:
+        if (model, split) in self._found:
+            return self._found[model, split]
+        if isinstance(model, Trees):
+            self._found[model, split] = model.predict_split(self.task, split)
+        else:
             outputs = predict_split(
                 model, self.task, split, batch_size=self.batch_size, asking=self.asking
             )

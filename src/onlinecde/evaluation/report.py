@@ -23,13 +23,15 @@ def report(
     evaluation: Evaluation,
     *,
     against: Sequence[Evaluation] = (),
+    at_rows: Sequence[Evaluation] = (),
     log: Sequence[Mapping[str, Any]] = (),
     trajectories: Sequence[Trajectory] = (),
 ) -> str:
     """The page as text: metrics with intervals, curves, streams as time goes.
 
-    `against` are evaluations of other models on the same split; `log` holds the epochs of the run
-    (`read_log`), `trajectories` what `follow` gives.
+    `against` are evaluations of other models on the same split; `at_rows` those of all models where the task has its
+    labels, where the others are by the clock; `log` holds the epochs of the run (`read_log`), `trajectories` what
+    `follow` gives.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -45,11 +47,15 @@ def report(
         metrics=tables.metric_table(evaluation, against),
         folds=tables.fold_table(evaluation, against),
         how=_how(evaluation, against),
+        since_row=tables.since_row_table(evaluation, against),
+        at_rows=tables.metric_table(at_rows[0], at_rows[1:]) if at_rows else None,
+        at_rows_note=_subtitle(at_rows[0]) if at_rows else "",
         figures=figures,
         naive=tables.naive_table(evaluation),
         before_event=tables.before_event_table(evaluation),
         before_event_note=_before_event_note(evaluation),
         alarms=_alarms(evaluation),
+        intervals=tables.interval_table(evaluation),
         alarm_table=tables.alarm_table(evaluation),
         alarm_note=_alarm_note(evaluation),
         policy=evaluation.policy,
@@ -73,7 +79,6 @@ def write_report(path: str | os.PathLike[str], page: str) -> Path:
 
 
 def _subtitle(evaluation: Evaluation) -> str:
-    per = "one label a stream" if evaluation.per == "stream" else "a label at every row"
     split = f"{evaluation.split.capitalize()} split"
     if evaluation.fold is not None:
         split += f" of {evaluation.fold}"
@@ -84,7 +89,7 @@ def _subtitle(evaluation: Evaluation) -> str:
     if evaluation.positive is not None and evaluation.labels_given:
         share = 100 * evaluation.positive / evaluation.labels_given
         text += f" ({share:.1f} % positive)"
-    return f"{text}. {evaluation.kind.capitalize()}, {per}."
+    return f"{text}. {evaluation.kind.capitalize()}, {evaluation.asked_when}."
 
 
 def _lead(evaluation: Evaluation) -> list[tuple[str, str, str]]:
@@ -247,7 +252,7 @@ def _binary_figures(shown: Mapping[str, Evaluation], evaluation: Evaluation, add
         add(
             curves.calibration_figure(bins, models),
             f"Observed share against predicted risk{_ahead(evaluation)}",
-            "Labels in ten bins of like risk; on the line, a risk is what it says.",
+            f"Labels in ten bins of like risk{_ahead(evaluation)}; on the line, a risk is what it says.",
         )
     if hours:
         add(

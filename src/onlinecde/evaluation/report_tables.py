@@ -96,6 +96,31 @@ def fold_table(evaluation: Evaluation, against: Sequence[Evaluation]) -> ReportT
     return _table(columns, range(len(evaluation.folds)))
 
 
+def since_row_table(evaluation: Evaluation, against: Sequence[Evaluation]) -> ReportTable:
+    """The loss of each model by how long before it was asked a stream had its last row, beside the best possible."""
+    every = [*(evaluation, *against), *filter(None, [evaluation.reference])]
+    names = [one.model for one in (evaluation, *against)]
+    names += [KNOWN] * (evaluation.reference is not None)
+    of = [{bin_.start: bin_.loss for bin_ in one.since_row} for one in every]
+
+    def loss(place: int) -> Callable[[Any], Cell]:
+        return lambda one: cell(of[place].get(one.start, Estimate(None)))
+
+    title = f"{evaluation.time_unit.capitalize()} since the last row"
+    metric = "RMSE" if evaluation.kind == "regression" else "Log loss"
+    return _table(
+        [
+            (
+                title,
+                lambda one: f"{one.start:g} {'and more' if one.end is None else f'to {one.end:g}'}",
+            ),
+            ("Labels", lambda one: f"{one.labels:,}"),
+            *((f"{metric}, {name}", loss(place)) for place, name in enumerate(names)),
+        ],
+        evaluation.since_row,
+    )
+
+
 def before_event_table(evaluation: Evaluation) -> ReportTable:
     """How well rows are told from those of event-free streams, by their time before the event."""
     return _table(
@@ -133,6 +158,22 @@ def alarm_table(evaluation: Evaluation) -> ReportTable:
             (f"{evaluation.time_unit.capitalize()} ahead, quartiles", lead),
         ],
         () if curve is None else curve.scores,
+    )
+
+
+def interval_table(evaluation: Evaluation) -> ReportTable:
+    """Coverage and width of a regression's intervals."""
+    several = len({one.output for one in evaluation.intervals}) > 1
+    return _table(
+        [
+            *([("Output", lambda one: one.output)] if several else []),
+            ("Intervals for", lambda one: f"{100 * one.level:g} % of labels"),
+            ("Labels inside", lambda one: cell(one.share)),
+            ("Width", lambda one: cell(one.width)),
+            ("Labels", lambda one: f"{one.labels:,}"),
+            ("Subjects", lambda one: f"{one.subjects:,}"),
+        ],
+        evaluation.intervals,
     )
 
 

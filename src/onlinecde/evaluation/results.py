@@ -14,9 +14,11 @@ from onlinecde.evaluation.alarm_curve import AlarmCurve, OwnPolicy
 from onlinecde.evaluation.bootstrap import Difference, Estimate, difference, interval
 from onlinecde.evaluation.breakdown import ClassScore, OutputScore
 from onlinecde.evaluation.calibration import Calibration
+from onlinecde.evaluation.coverage import Coverage
 from onlinecde.evaluation.event_time import Alarms, BeforeEvent
 from onlinecde.evaluation.metrics import METRICS, metric_title
 from onlinecde.evaluation.naive import NaiveScore, mean_naive
+from onlinecde.evaluation.since_row import SinceRow
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Evaluation:
     bootstrap: int
     seed: int
     metrics: dict[str, Estimate]
+    asked_when: str = ""
+    """When the labels are, in words."""
     horizon: float | None = None
     """Of time to an event: that of `calibration`, and of a known risk."""
     fold: str | None = None
@@ -65,6 +69,8 @@ class Evaluation:
     """Of all folds: each by itself. `metrics` are means over them."""
     calibration: Calibration | None = None
     before_event: tuple[BeforeEvent, ...] = ()
+    since_row: tuple[SinceRow, ...] = ()
+    """By how long before it was asked a stream had its last row."""
     event_source: str | None = None
     """Where the event times came from, in words."""
     alarms: Alarms | None = None
@@ -74,6 +80,8 @@ class Evaluation:
     """What the alarm policy that the model carries is worth, by its own looks."""
     utility_threshold: float | None = None
     """The threshold of the data set's utility, chosen on the validation split."""
+    intervals: tuple[Coverage, ...] = ()
+    """Coverage and width of the intervals that a regression carries."""
     per_class: tuple[ClassScore, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
     """[true class][predicted class]"""
@@ -99,10 +107,10 @@ class Evaluation:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Where the model is not better than a naive prediction, or its alarm policy not within its budget."""
-        own = None if self.policy is None else self.policy.warning
+        """Where the model is not better than a naive prediction, or what it carries does not hold here."""
+        carried = [one.warning for one in (self.policy, *self.intervals) if one is not None]
         naive = [one.warning for one in self.naive if not one.beaten]
-        return (*naive, *([own] if own else []))
+        return (*naive, *(text for text in carried if text))
 
     def title_of(self, metric: str) -> str:
         """A metric's name for readers, with its unit where that is not the labels'."""
@@ -129,7 +137,7 @@ class Evaluation:
     def __str__(self) -> str:
         lines = [
             f"{self.model} on {self.judged_on}: {self.streams} streams of {self.subjects} "
-            f"subjects, {self.labels_given} labels"
+            f"subjects, {self.labels_given} labels, {self.asked_when}"
         ]
         for name, estimate in self.metrics.items():
             lines.append(f"  {self.title_of(name):32} {estimate}")
@@ -138,6 +146,7 @@ class Evaluation:
         lines += [f"  {one.name}: {one.in_words}" for one in self.per_output]
         lines += [f"  {one.in_words}" for one in self.naive]
         lines += [] if self.policy is None else [f"  {self.policy.in_words}"]
+        lines += [f"  {one.in_words}" for one in self.intervals]
         lines += [f"  warning: {text}" for text in self.warnings]
         return "\n".join(lines)
 
@@ -187,6 +196,7 @@ def over_folds(several: Sequence[Evaluation], *, seed: int = 0) -> Evaluation:
         task=first.task,
         kind=first.kind,
         per=first.per,
+        asked_when=first.asked_when,
         split=first.split,
         metric=first.metric,
         horizon=first.horizon,

@@ -16,6 +16,7 @@ from onlinecde.evaluation.bootstrap import Difference, Estimate
 from onlinecde.evaluation.evaluating import evaluate
 from onlinecde.evaluation.predictions import Predictions
 from onlinecde.evaluation.results import Evaluation, compare, mean_metrics, over_folds
+from onlinecde.evaluation.trees import Trees
 from onlinecde.models import OnlineModel
 
 
@@ -127,13 +128,17 @@ class JudgedRuns:
 
 
 def judge_runs(
-    name: str, models: Sequence[OnlineModel], task: Task, split: str = "test", **how: Any
+    name: str, models: Sequence[OnlineModel | Trees], task: Task, split: str = "test", **how: Any
 ) -> JudgedRuns:
     """Judge each run and all of them together; `how` goes to `evaluate`."""
-    how["predictions"] = Predictions(task)
-    runs = tuple(evaluate(model, task, split, name=name, **how) for model in models)
+    how["predictions"] = Predictions(task, asking=how.get("asking"))
+    runs = []
+    for model in models:
+        runs.append(evaluate(model, task, split, name=name, **how))
+        # What is known is judged once.
+        how["reference"] = runs[0].reference
     together = runs[0] if len(runs) == 1 else evaluate(models, task, split, name=name, **how)
-    return JudgedRuns(name, runs, together)
+    return JudgedRuns(name, tuple(runs), together)
 
 
 def comparison(first: JudgedRuns, others: Sequence[JudgedRuns]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from onlinecde.artifacts import read_manifest
 from onlinecde.data import Task
 from onlinecde.evaluation.evaluating import judge
 from onlinecde.evaluation.metrics import METRICS, UndefinedMetric, score
-from onlinecde.evaluation.predictions import as_probabilities, predict_task
+from onlinecde.evaluation.predictions import as_probabilities, predict_split
 from onlinecde.experiments.cells import Cell
 from onlinecde.experiments.machine import circumstances, peak_memory
 from onlinecde.experiments.samples import sample_task
@@ -27,6 +27,7 @@ from onlinecde.solvers import Solver, counting_evaluations
 from onlinecde.training import FitSettings, fit, read_log
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.objectives import start_at_base_rate
+from onlinecde.training.query_times import asked_task
 from onlinecde.training.settings import seed_for
 
 RESULT = "result.json"
@@ -129,7 +130,8 @@ def _trained(
         torch.manual_seed(seed_for("weights", how.seed))
         model = slipped_model(task, cell.column.model, cell.model, cell.slips)
         if cell.protocol.name == "clean":
-            start_at_base_rate(model, task, balanced=how.class_weights == "balanced")
+            asked = asked_task(task, how)
+            start_at_base_rate(model, asked, balanced=how.class_weights == "balanced")
     about = {
         "source": "experiment",
         "name": cell.row.data,
@@ -143,8 +145,8 @@ def _measured(
     cell: Cell, model: OnlineModel, task: Task
 ) -> tuple[float | None, dict[str, float | None]]:
     """The row's metric on the test split, and every other; None where one has no value there."""
-    series, labels = task.split("test")
-    outputs = predict_task(model, series, task.per)
+    _, labels = task.split("test")
+    outputs = predict_split(model, task, "test")
     every = _every_metric(model, task, outputs)
 
     def metric(found: Tensor, wanted: Tensor) -> float:
@@ -166,7 +168,7 @@ def _every_metric(model: OnlineModel, task: Task, outputs: Tensor) -> dict[str, 
     head: Any = model.readout
     risks = {"test": as_probabilities(head, outputs)}
     if task.utility is not None and len(task.splits["validation"]):
-        asked = predict_task(model, task.split("validation")[0], task.per)
+        asked = predict_split(model, task, "validation")
         risks["validation"] = as_probabilities(head, asked)
     fitting = [metric for metric in METRICS.values() if task.kind in metric.kinds]
     found = judge("", risks, task, "test", fitting, bootstrap=0)
@@ -182,7 +184,7 @@ def _evaluations(cell: Cell, model: OnlineModel, task: Task) -> int | None:
     try:
         with counting_evaluations() as count:
             for split in ("train", "validation"):
-                predict_task(model, task.split(split)[0], task.per, batch_size=1024)
+                predict_split(model, task, split, batch_size=1024)
     finally:
         model.solver = trained
     return count.total

@@ -4,6 +4,7 @@ from onlinecde.models.alarm_policy import AlarmPolicy, AlarmPolicyError
 from onlinecde.models.base import OnlineModel
 from onlinecde.models.explain import Explanation
 from onlinecde.models.frozen import FrozenCDE
+from onlinecde.models.intervals import Intervals, IntervalsError
 from onlinecde.models.neural_cde import NeuralCDE
 from onlinecde.models.readout import Readout
 from onlinecde.models.recurrent import (
@@ -32,6 +33,8 @@ __all__ = [
     "FrozenCDE",
     "GRUdt",
     "GRUdtIntensity",
+    "Intervals",
+    "IntervalsError",
     "NeuralCDE",
     "OnlineModel",
     "Readout",

@@ -61,8 +61,8 @@ def check_asking(model: OnlineModel, asking: str) -> None:
         )
 
 
-def named(name: str, model: OnlineModel, asking: str) -> str:
+def called(name: str, model: OnlineModel, asking: Asking | None = None) -> str:
     """A model's name in comparisons by the clock: of one that is online at rows alone with how it was asked."""
     if model.measurability is Measurability.CONTINUOUS:
         return name
-    return f"{name}, {IN_WORDS[asking]}"
+    return f"{name}, {IN_WORDS[asking or model.asking]}"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from onlinecde.controls import Encoding, Measurability
 from onlinecde.models.alarm_policy import AlarmPolicy
+from onlinecde.models.intervals import Intervals, IntervalsError
 from onlinecde.models.readout import Readout
 from onlinecde.models.state import State, StateError, as_numbers, real_cells
 from onlinecde.series import Schema, SchemaWarning, SeriesBatch, SeriesError
@@ -36,6 +37,8 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
     encoding: Encoding
     alarm_policy: AlarmPolicy | None = None
     """When live streams raise alarms; `save` keeps it, and an engine follows it unless it is given another."""
+    intervals: Intervals | None = None
+    """Around the numbers of a regression, measured by `fit`; `save` keeps them."""
     _schema: Schema | None = None
     _asking: Asking = "hold"
 
@@ -133,6 +136,31 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
         Raises:
             StateError: a stream has no row yet, or t lies before its last one.
         """
+
+    def interval(self, outputs: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends of the intervals around a regression's outputs (..., output), on the CPU.
+
+        Args:
+            outputs: what the model put out.
+            level: the share of labels that such intervals hold.
+
+        Raises:
+            IntervalsError: the model has none, or none of this level.
+
+        >>> import onlinecde as oc
+        >>> model = oc.GRU(channels=1, hidden=2, outputs=1)
+        >>> model.intervals = Intervals((0.9,), ((2.0,),), ((0.0,),), ((1.0,),), subjects=40)
+        >>> model.interval(torch.tensor([[3.0]]))
+        (tensor([[1.]]), tensor([[5.]]))
+        """
+        if self.intervals is None:
+            raise IntervalsError(
+                "the model has no intervals: they are measured by `fit`, for a regression with enough validation "
+                "subjects."
+            )
+        numbers = outputs.detach().double().cpu().numpy()
+        lower, upper = (torch.from_numpy(x) for x in self.intervals.bounds(numbers, level))
+        return lower.to(outputs.dtype), upper.to(outputs.dtype)
 
     def within(self, horizon: float | None = None) -> Self:
         """Of a model of time to an event one of kind "binary", of the same weights: whether it comes within a horizon.

@@ -53,18 +53,7 @@ class FrozenCDE:
         self._model = copy.deepcopy(model).eval().requires_grad_(False)
         with torch.no_grad():
             self._packed = packed(self._model)
-
-    @property
-    def outputs(self) -> int:
-        return self._model.outputs
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._model.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self._model.device
+        self.outputs, self.dtype, self.device = model.outputs, model.dtype, model.device
 
     def init_state(self, streams: int = 1, static: Any = None) -> CDEState:
         """The state of streams of which nothing was observed yet; static (stream, feature)."""
@@ -92,8 +81,8 @@ class FrozenCDE:
         after = None if self._packed is None else self._packed.advance(self._model, state, t, x)
         if after is None:
             return None
-        within = [np.abs(part.numpy()).max(1) <= largest for part in (after.z, after.values)]
-        return after, np.logical_and(*within)
+        z, _, values, *_ = after.arrays
+        return after, (np.abs(z).max(1) <= largest) & (np.abs(values).max(1) <= largest)
 
     @torch.no_grad()
     def predict(self, state: CDEState, t: Any = None) -> Tensor:
@@ -132,24 +121,16 @@ class Packed:
         The caller then takes the plain way, which says what is wrong.
         """
         after = self.advance(model, state, t, x)
-        return after if after is not None and _finite(after.z.numpy()) else None
+        return after if after is not None and _finite(after.arrays[0]) else None
 
     def advance(self, model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState | None:
         """`observe`, whatever numbers come of it."""
         kernels = _kernels()
-        streams, channels = state.time.shape[0], model.channels
         try:
+            z, *kept = state.arrays
+            streams, channels = len(z), model.channels
             clock = _clock(t, streams)
             rows = np.ascontiguousarray(_cells(x, "x"), self.dtype)
-            kept = kernels.Held(
-                state.time.numpy(),
-                state.values.numpy(),
-                state.counts.numpy(),
-                state.observed.numpy(),
-                state.previous.numpy(),
-                state.previous_time.numpy(),
-            )
-            z = state.z.numpy()
         except (TypeError, ValueError, RuntimeError):
             return None
         if rows.shape != (streams, channels):
@@ -161,7 +142,9 @@ class Packed:
             rows[:, :channels] = observed
         plan = kernels.empty_plan(streams, wide, self.encoding.counts, self.dtype)
         since = np.empty(streams)
-        if not kernels.plan_observation(clock, rows, since, kept, plan, self.scaling):
+        if not kernels.plan_observation(
+            clock, rows, since, kernels.Held(*kept), plan, self.scaling
+        ):
             return None
         if np.count_nonzero(plan.again):
             z = np.where(plan.again[:, None], state.before.numpy(), z)
@@ -320,7 +303,7 @@ def _after(plan: Any, z: np.ndarray, before: np.ndarray, state: CDEState) -> CDE
     if state.stamps is not None:
         stamps = online.stamps_before(state, torch.from_numpy(plan.again))
     kept = plan.held
-    return CDEState(
+    after = CDEState(
         torch.from_numpy(z),
         torch.from_numpy(before),
         torch.from_numpy(kept.time),
@@ -332,6 +315,8 @@ def _after(plan: Any, z: np.ndarray, before: np.ndarray, state: CDEState) -> CDE
         state.static,
         stamps,
     )
+    vars(after)["arrays"] = (z, *kept)
+    return after
 
 
 def _clock(t: Any, streams: int) -> np.ndarray:
@@ -350,7 +335,7 @@ def _clock(t: Any, streams: int) -> np.ndarray:
 def _cells(given: Any, what: str) -> np.ndarray:
     """`real_cells` without a copy of tensors; an error of any kind where it is not for the kernels."""
     if isinstance(given, Tensor):
-        given = given.detach().numpy()
+        given = (given.detach() if given.requires_grad else given).numpy()
     return (
         given
         if given.__class__ is np.ndarray and given.dtype.kind == "f"

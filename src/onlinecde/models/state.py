@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -27,9 +28,12 @@ class StreamState:
         """The number of streams."""
         return next(iter(vars(self).values())).shape[0]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
     def _map(self, change: Any) -> Self:
-        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{k: None if v is None else change(v) for k, v in tensors.items()})
+        tensors = self.__getstate__()
+        return type(self)(**{k: None if v is None else change(v) for k, v in tensors.items()})
 
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Self:
         """The state of some of the streams; a number gives a state of one stream."""
@@ -99,6 +103,12 @@ class CDEState(StreamState):
     stamps: Tensor | None = None
     """(stream, channel) float64: when each channel was last observed before the last row, NaN where never;
     for models whose readout asks how long ago that was"""
+
+    @cached_property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """z and what the kernels keep of a row (their `Held`), on the memory of the tensors."""
+        kept = (self.time, self.values, self.counts, self.observed, self.previous)
+        return tuple(tensor.numpy() for tensor in (self.z, *kept, self.previous_time))
 
 
 def real_cells(given: Any, what: str) -> np.ndarray:

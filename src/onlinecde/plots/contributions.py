@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,10 +39,15 @@ class ExplainedStream:
     positive: list[tuple[float, float]]
     """Stretches of time in which the label is 1"""
     event: float | None = None
+    best_times: list[float] = field(default_factory=list)
+    """(point,) of the best possible, where it is known"""
+    best: list[float] = field(default_factory=list)
+    """(point,)"""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+        """Plain values; what is not known is left out."""
+        told = asdict(self)
+        return {name: value for name, value in told.items() if value or not name.startswith("best")}
 
 
 def contributions_figure(streams: Sequence[ExplainedStream]) -> Figure:
@@ -67,7 +72,7 @@ def contributions_figure(streams: Sequence[ExplainedStream]) -> Figure:
         grid = figure.subplots(
             2, len(streams), squeeze=False, sharex="col", height_ratios=[1.9, 0.27 * lines]
         )
-        top = 1.12 * max(max(stream.risk) for stream in streams)
+        top = 1.12 * max(max(*stream.risk, *stream.best, 0.0) for stream in streams)
         for number, stream in enumerate(streams):
             _risk(grid[0, number], stream, top, first=number == 0)
             _added(grid[1, number], stream, lines, most)
@@ -110,6 +115,9 @@ def _risk(axis: Axes, stream: ExplainedStream, top: float, *, first: bool) -> No
     if stream.event is not None:
         axis.axvline(stream.event, color=VERMILLION, linewidth=1.2)
     alone = {"marker": "o", "markersize": 5} if len(stream.times) == 1 else {}
+    if stream.best:
+        look = {"color": FAINT, "linestyle": (0, (4, 2)), "linewidth": 1.2}
+        axis.plot(stream.best_times, np.asarray(stream.best) * 100, **look)
     axis.plot(stream.times, np.asarray(stream.risk) * 100, color=INK, linewidth=1.4, **alone)
     axis.set_ylim(0, top * 100)
     axis.set_title(stream.title, loc="left", fontsize=11, fontweight="bold", color=INK, pad=8)
@@ -192,6 +200,10 @@ def _keys(most: float, streams: Sequence[ExplainedStream]) -> list[Artist]:
     ]
     if any(stream.positive for stream in streams):
         keys.append(Patch(color=VERMILLION, linewidth=0, alpha=0.15, label="label is 1"))
+    if any(stream.best for stream in streams):
+        keys.append(
+            Line2D([], [], color=FAINT, linestyle=(0, (4, 2)), linewidth=1.2, label="best possible")
+        )
     if any(stream.event is not None for stream in streams):
         keys.append(Line2D([], [], color=VERMILLION, linewidth=1.2, label="event"))
     return keys

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from onlinecde.models import AlarmPolicy as EnginePolicy
+from onlinecde.models import Intervals
 from onlinecde.series import TIME_UNITS
 from onlinecde.serving import problems
 from onlinecde.serving.settings import ServeSettings
@@ -73,14 +74,19 @@ class OutputNames:
     """Of time to an event: from the risks by the end of each bin (..., bin) to that within a horizon (..., 1)"""
     watched: bool = True
     """Whether that is the horizon of the risk that is watched"""
+    intervals: Intervals | None = None
+    """Of a regression that has some: its answers have `lower` and `upper` too, of the widest, by name"""
 
     @classmethod
-    def of(cls, kind: str, classes: Sequence[str], outputs: int) -> OutputNames:
+    def of(
+        cls, kind: str, classes: Sequence[str], outputs: int, intervals: Intervals | None = None
+    ) -> OutputNames:
         """For a model of this kind; outputs without names of their own are "output 1" and so on."""
         if kind != "regression":
             return cls(None)
         numbered = tuple(f"output {number}" for number in range(1, outputs + 1))
-        return cls(tuple(classes) if len(classes) == outputs else numbered)
+        names = tuple(classes) if len(classes) == outputs else numbered
+        return cls(names, intervals=intervals)
 
     def answered(self, numbers: np.ndarray) -> np.ndarray:
         """What is answered, (..., output), of probabilities or numbers as the engine has them."""
@@ -92,22 +98,36 @@ class OutputNames:
             numbers = self.risks(np.array(numbers)).tolist()
         if self.names is None:
             return {"probabilities": numbers}
-        named = None if numbers is None else dict(zip(self.names, numbers, strict=True))
-        return {"predicted": named}
+        if numbers is None:
+            return {"predicted": None}
+        return {key: one[0] for key, one in self.column(np.array([numbers])).items()}
 
     def column(self, numbers: np.ndarray) -> dict[str, Any]:
         """Answers (stream, output), under their key, as a column."""
-        rows = self.answered(numbers).tolist()
+        numbers = self.answered(numbers)
         if self.names is None:
-            return {"probabilities": rows}
-        return {"predicted": [dict(zip(self.names, row, strict=True)) for row in rows]}
+            return {"probabilities": numbers.tolist()}
+        return {
+            key: [dict(zip(self.names, row, strict=True)) for row in ends.tolist()]
+            for key, ends in self._ends(numbers).items()
+        }
 
     def over_time(self, numbers: np.ndarray, prefix: str = "") -> dict[str, Any]:
         """Answers as time goes, (time, output), under their key."""
         numbers = self.answered(numbers)
         if self.names is None:
             return {f"{prefix}probabilities": numbers.tolist()}
-        return {f"{prefix}predicted": dict(zip(self.names, numbers.T.tolist(), strict=True))}
+        return {
+            f"{prefix}{key}": dict(zip(self.names, ends.T.tolist(), strict=True))
+            for key, ends in self._ends(numbers).items()
+        }
+
+    def _ends(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Predicted numbers (..., output), and the ends of their intervals, by key."""
+        if self.intervals is None:
+            return {"predicted": numbers}
+        lower, upper = self.intervals.bounds(numbers)
+        return {"predicted": numbers, "lower": lower, "upper": upper}
 
 
 class Error(_Body):
@@ -136,7 +156,8 @@ class RefusedEvent(_Body):
 class Prediction(_Body):
     """What the model says of a stream at a time; null where it has no finite answer.
 
-    Here and below, a classifier's answers have `probabilities`, those of a regression `predicted`, by name. Of time to
+    Here and below, a classifier's answers have `probabilities`, those of a regression `predicted`, by name, and, where
+    the model has intervals, `lower` and `upper` (`About.interval_level` says of which level). Of time to
     an event, `probabilities` has one: that it comes within the horizon asked for.
     """
 
@@ -145,6 +166,8 @@ class Prediction(_Body):
     outputs: list[float | None]
     probabilities: list[float | None] | None = None
     predicted: dict[str, float | None] | None = None
+    lower: dict[str, float | None] | None = None
+    upper: dict[str, float | None] | None = None
 
     @classmethod
     def of(cls, answers: Answers, names: OutputNames) -> list[dict[str, Any]]:
@@ -263,6 +286,8 @@ class BoardRow(_Body):
     now: float
     probabilities: list[float | None] | None = None
     predicted: dict[str, float | None] | None = None
+    lower: dict[str, float | None] | None = None
+    upper: dict[str, float | None] | None = None
     trend: float | None
     received: float
     alarm: Alarm | None
@@ -310,6 +335,8 @@ class Stream(_Body):
     outputs: list[float] | None
     probabilities: list[float] | None = None
     predicted: dict[str, float] | None = None
+    lower: dict[str, float] | None = None
+    upper: dict[str, float] | None = None
     static: list[float] | None
     origin: float | None
     received: float | None
@@ -361,6 +388,8 @@ class HistoryRow(_Body):
     outputs: list[float]
     probabilities: list[float] | None = None
     predicted: dict[str, float] | None = None
+    lower: dict[str, float] | None = None
+    upper: dict[str, float] | None = None
     sequence: int
     received: float
     revised: list[Revised]
@@ -391,10 +420,14 @@ class Curve(_Body):
     times: list[float]
     probabilities: list[list[float]] | None = None
     predicted: dict[str, list[float]] | None = None
+    lower: dict[str, list[float]] | None = None
+    upper: dict[str, list[float]] | None = None
     outputs: list[list[float]]
     row_times: list[float]
     row_probabilities: list[list[float]] | None = None
     row_predicted: dict[str, list[float]] | None = None
+    row_lower: dict[str, list[float]] | None = None
+    row_upper: dict[str, list[float]] | None = None
     row_before: list[list[float | None]]
 
     @classmethod
@@ -479,6 +512,8 @@ class About(_Body):
     """Horizons to choose from; any up to the last of `edges` may be asked for"""
     edges: list[float] | None = None
     """Where the bins of time ahead end, to which outputs belong"""
+    interval_level: float | None = None
+    """The share of labels that lie between `lower` and `upper`, measured on validation; a regression with intervals"""
     threshold: float | None
     alarm_policy: AlarmPolicy | None
     look_every: float | None
@@ -499,13 +534,15 @@ class About(_Body):
     ) -> dict[str, Any]:
         """The model of an engine, and the settings a client must know."""
         units = settings.units or engine.units or [None] * len(engine.channels)
-        ahead = {}
-        if engine.bins is not None:
+        ahead: dict[str, Any] = {}
+        if engine.bins is not None and engine.horizon is not None:
             ahead = {
                 "horizon": engine.horizon,
                 "horizons": sorted({*engine.bins.usual_horizons, engine.horizon}),
                 "edges": engine.bins.edges.tolist(),
             }
+        if names.intervals is not None:
+            ahead["interval_level"] = names.intervals.widest
         return cls.fill(
             settings,
             model=engine.model_hash,

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import lru_cache
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import urlsplit
@@ -199,11 +200,7 @@ class Access:
     def _check_host(self, headers: Headers) -> None:
         if self._hosts is None:
             return
-        try:
-            name = urlsplit(f"//{headers.get('host', '')}").hostname
-        except ValueError:
-            name = None
-        if name not in self._hosts:
+        if _host_name(headers.get("host", "")) not in self._hosts:
             raise Problem(
                 421, "host_unknown", "the server goes by another name: see `--allow-host`.", field="host"
             )  # fmt: skip
@@ -273,9 +270,19 @@ def _bearer(headers: Headers) -> str | None:
     return text.strip() if kind.lower() == "bearer" else None
 
 
-def _cookie(headers: Headers) -> str | None:
+@lru_cache(maxsize=64)
+def _host_name(host: str) -> str | None:
     try:
-        result = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+def _cookie(headers: Headers) -> str | None:
+    if "cookie" not in headers:
+        return None
+    try:
+        result = SimpleCookie(headers["cookie"]).get(COOKIE)
     except CookieError:
         return None
     return result.value if result is not None else None

@@ -75,7 +75,9 @@ class Service:
         )
         self.clock = StreamClock(settings.units_per_second, settings.silence, latest=engine.latest)
         engine.stream_clock = self.clock
-        names = OutputNames.of(engine.kind, settings.classes, engine.outputs)
+        names = OutputNames.of(
+            engine.kind, settings.classes, engine.outputs, engine.model.intervals
+        )
         self.names = names if engine.bins is None else replace(names, risks=engine.risks)
         self.hub = Hub(self.names_within)
         self.rates = Rates(settings.limits.requests_per_second, settings.limits.burst)

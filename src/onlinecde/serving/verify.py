@@ -206,9 +206,10 @@ def _compare_between(
         for place, i in enumerate(which.tolist()):
             where = f"{series.streams[stream]} at {asked.times[i]}"
             compare("between rows", asked.outputs[i], true[place], where)
-            if asked.risks:
+            bins = model.readout.bins if asked.risks else None
+            if bins is not None:
                 horizon, said = asked.risks[i]
-                risk = model.readout.bins.risk_within(torch.from_numpy(true[place]), horizon)
+                risk = bins.risk_within(torch.from_numpy(true[place]), horizon)
                 where = f"{where} within {horizon:g}"
                 compare("within horizons", [said], risk.numpy()[None], where)
 

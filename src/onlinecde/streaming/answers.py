@@ -105,6 +105,7 @@ def stream_info(state: EngineState, slot: int, resident: bool = True) -> StreamI
     """What is known of the stream in a slot."""
     started = bool(np.isfinite(state.last[slot]))
     outputs, origin = state.outputs[slot], float(state.origin[slot])
+    looked = float(state.looked_until(state.followed(np.array([slot])))[0])
     return StreamInfo(
         stream=state.names[slot],
         rows=int(state.rows[slot]),
@@ -115,7 +116,7 @@ def stream_info(state: EngineState, slot: int, resident: bool = True) -> StreamI
         static=state.static.get(slot),
         origin=None if np.isnan(origin) else origin,
         received=float(state.received[slot]) if started else None,
-        looked=float(state.looked[slot]) if started and state.policy is not None else None,
+        looked=looked if started and state.policy is not None else None,
         resident=resident,
     )
 

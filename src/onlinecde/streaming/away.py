@@ -40,13 +40,11 @@ class Away:
             table = np.concatenate([self.table, streams])
             self.table = table[np.argsort(table["number"])]
 
-    def take(self, numbers: np.ndarray) -> np.ndarray:
-        """Remove streams; (stream,) the time of the last look at each, -inf for those that were not here."""
-        looked, place, here = np.full(len(numbers), -np.inf), *self._places(numbers)
+    def take(self, numbers: np.ndarray) -> None:
+        """Remove those of some streams that are here."""
+        place, here = self._places(numbers)
         if here.any():
-            looked[here] = self.table["looked"][place[here]]
             self.table = np.delete(self.table, place[here])
-        return looked
 
     def of(self, numbers: np.ndarray) -> np.ndarray:
         """Those of some streams that are here, by number."""

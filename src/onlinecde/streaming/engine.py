@@ -86,7 +86,6 @@ class Engine:
         self.clock = clock
         self._lock = threading.RLock()
         self._state = EngineState(served, self.store, self.settings)
-        self.stream_clock = stream_clock
         self.policy, self.watched_output = self._state.policy, self._state.watched_output
         self.bins, self.horizon = served.bins, self._state.horizon
         self.latest = self._state.limits.latest
@@ -94,6 +93,7 @@ class Engine:
         if rebuild and known is not None and known != served.hash:
             rebuild_store(self._state, progress)
         self._state.settle()
+        self.stream_clock = stream_clock
         self._state.preload()
 
     def apply(self, events: EventBatch | Sequence[Event]) -> Receipts:
@@ -115,7 +115,7 @@ class Engine:
     @stream_clock.setter
     def stream_clock(self, clock: StreamClock | None) -> None:
         with self._lock:
-            self._state.stream_clock = clock
+            self._state.follow_clock(clock, self.clock())
 
     def look(self) -> tuple[Alarm[str], ...]:
         """Look at all streams, in memory or not, at the times that have come since they were last looked at.
@@ -137,6 +137,8 @@ class Engine:
             with self._ready() as state:
                 result = looks.look(state, policy, piece, wall)
             yield result
+        with self._ready() as state:
+            state.looked_at = wall
 
     def open_stream(
         self,

@@ -53,24 +53,29 @@ def _watched(
         part = slice(start, start + PIECE)
         some = states[torch.from_numpy(source[part])]
         outputs[part] = predict(state.served.live, some, times[part])
-    return state.watch(outputs)
+    return state.watch(state.served.probabilities(outputs))
 
 
 # With a micro-batch
 
 
 def look_at_rows(
-    state: EngineState, rows: Rows, done: Integrated, changed: Changed, change: Transaction
+    state: EngineState,
+    rows: Rows,
+    done: Integrated,
+    watched: np.ndarray,
+    changed: Changed,
+    change: Transaction,
 ) -> tuple[Alarm[str], ...]:
     """The alarms that a micro-batch raises, in its transaction: at its rows, and at what was due before each of them.
 
-    Of rows that were known and integrated again only the newest counts.
+    Of rows that were known and integrated again only the newest counts. watched: (row,) the number watched.
     """
     policy = state.policy
     if policy is None:
         return ()
     slots, commit = rows.slots, change.commit
-    looks = _batch_looks(state, policy, rows, done, commit.received)
+    looks = _batch_looks(state, policy, rows, done, watched, commit.received)
     armed, last_alarm = state.armed[slots], state.last_alarm[slots]
     raised = raise_alarms(policy, looks, armed, last_alarm)
     changed.armed[:], changed.last_alarm[:] = raised.armed, raised.last_alarm
@@ -85,7 +90,7 @@ def look_at_rows(
 
 def _alarmed(raised: Raised) -> list[int]:
     """Positions of the streams that are alarmed."""
-    return np.unique(raised.owner[raised.alarms]).tolist()
+    return np.unique(raised.owner[raised.alarms]).tolist() if len(raised.alarms) else []
 
 
 def _record(
@@ -109,12 +114,19 @@ def _record(
 
 
 def _batch_looks(
-    state: EngineState, policy: AlarmPolicy, rows: Rows, done: Integrated, wall: float
+    state: EngineState,
+    policy: AlarmPolicy,
+    rows: Rows,
+    done: Integrated,
+    watched: np.ndarray,
+    wall: float,
 ) -> Looks:
     """The looks of a micro-batch that comes at this wall clock, at each of its streams in order."""
+    if policy.every is None and not rows.tails:
+        return Looks(rows.lengths, rows.times, watched, np.zeros(len(watched), bool))
     at = _rows_looked_at(state, rows)
     owner = np.repeat(np.arange(len(rows.slots)), rows.lengths)[at]
-    times, watched = rows.times[at], state.watch(done.outputs[at])
+    times, watched = rows.times[at], watched[at]
     lengths = np.bincount(owner, minlength=len(rows.slots))
     if policy.every is None:
         return Looks(lengths, times, watched, np.zeros(len(at), bool))
@@ -182,7 +194,7 @@ def _due_before(
     if clock is not None:
         now = clock.now(last, state.received[slots], state.origin[slots], wall)
         until = np.where(begins, np.maximum(now, np.where(times > last, until, now)), until)
-    return due(policy, np.where(begins, state.looked[slots], before), until)
+    return due(policy, np.where(begins, state.looked_until(state.followed(slots)), before), until)
 
 
 # With the clock
@@ -208,15 +220,16 @@ def pieces(state: EngineState, policy: AlarmPolicy, wall: float) -> list[Piece]:
     """All streams at which looks are due at a wall clock."""
     clock = state.stream_clock
     assert clock is not None
-    state.find_away(wall)
+    state.find_away()
     slots = state.slots()
-    now = clock.now(state.last[slots], state.received[slots], state.origin[slots], wall)
-    counts = due(policy, state.looked[slots], now)[1]
+    streams = state.followed(slots)
+    now = clock.now(streams["last"], streams["received"], streams["origin"], wall)
+    counts = due(policy, state.looked_until(streams), now)[1]
     slots, counts = slots[counts > 0], counts[counts > 0]
     result = [Piece(state.number[some], some) for some in _split(slots, counts)]
     away = state.away.table
     now = clock.now(away["last"], away["received"], away["origin"], wall)
-    counts = due(policy, away["looked"], now)[1]
+    counts = due(policy, state.looked_until(away), now)[1]
     silent = now >= np.minimum(away["last"] + clock.silent_after, clock.latest)
     result += [Piece(some, None) for some in _split(away["number"][counts > 0], counts[counts > 0])]
     state.away.take(away["number"][silent & (counts == 0)])
@@ -241,7 +254,7 @@ def look(state: EngineState, policy: AlarmPolicy, piece: Piece, wall: float) -> 
         slots = piece.slots[state.number[piece.slots] == piece.numbers]
         streams = state.followed(slots)
     now = clock.now(streams["last"], streams["received"], streams["origin"], wall)
-    first, count = due(policy, streams["looked"], now)
+    first, count = due(policy, state.looked_until(streams), now)
     if slots is None:
         here, states = _away_states(state, streams["number"][count > 0])
         some = np.flatnonzero(np.isin(streams["number"], here))

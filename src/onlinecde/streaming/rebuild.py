@@ -171,7 +171,7 @@ def _commit(
     ]
     ends = np.cumsum(lengths)
     bodies = state.codec.encode(done.states_of(ends - 1))
-    watched = state.watch(done.outputs)
+    watched = state.watch(state.served.probabilities(done.outputs))
     step = state.settings.checkpoint_rows
     for place, (stream, end) in enumerate(zip(streams, ends.tolist(), strict=True)):
         length = int(lengths[place])

@@ -56,6 +56,8 @@ class Totals:
     """Names of the channels that stored rows point to"""
     features: tuple[str, ...] = ()
     """Names of the static features streams were opened with; empty where they are not known"""
+    looked: float | None = None
+    """`EngineState.looked_at` as it was at the commit"""
 
     def text(self) -> str:
         """As a store keeps them."""
@@ -164,6 +166,8 @@ class EngineState:
         self.horizon = served.horizon(None if self.policy is None else self.policy.horizon)
         self.stream_clock: StreamClock | None = None
         """What time it is on the streams; where it is not known, nothing happens between rows until the next one"""
+        self.looked_at: float | None = None
+        """Wall clock at which no look was due any more at any stream; None where the clock raises no alarms"""
         self.away = Away()
         self.limits = Limits.of(self.model, settings.horizon)
         self.ahead = float("inf") if settings.ahead is None else settings.ahead
@@ -224,6 +228,17 @@ class EngineState:
     def __len__(self) -> int:
         return len(self.slot_of)
 
+    def follow_clock(self, clock: StreamClock | None, wall: float) -> None:
+        """Look by a clock from now on, or by none; what was due while nobody did is made up for.
+
+        Where it never was looked by one, nothing is due yet: streams that have ended raise no alarm.
+        """
+        looking = clock is not None and self.policy is not None and self.policy.every is not None
+        if looking and self.looked_at is None:
+            self.looked_at = wall if self.totals.looked is None else self.totals.looked
+        self.stream_clock = clock
+        self.looked_at = self.looked_at if looking else None
+
     # Reading what is in memory
 
     def slots(self) -> np.ndarray:
@@ -236,6 +251,15 @@ class EngineState:
         for name in KIND.names or ():
             streams[name] = self._columns[name][slots]
         return streams
+
+    def looked_until(self, streams: np.ndarray) -> np.ndarray:
+        """(stream,): up to when streams (a table as `followed` gives it) were looked at, as they are known now."""
+        clock, wall = self.stream_clock, self.looked_at
+        if clock is None or wall is None:
+            return streams["looked"]
+        then = clock.now(streams["last"], streams["received"], streams["origin"], wall)
+        known = streams["received"] < wall
+        return np.where(known, np.maximum(streams["looked"], then), streams["looked"])
 
     def newest(self, slots: np.ndarray) -> StreamState:
         """The newest state of each of some streams."""
@@ -274,6 +298,7 @@ class EngineState:
             write: writes to the store instead of `Store.commit`, without giving the store a new sequence.
         """
         change = Transaction(Commit(self.sequence + 1, received, ""), self.totals.copy())
+        change.totals.looked = self.looked_at
         try:
             yield change
             change.commit.totals = change.totals.text()
@@ -383,14 +408,16 @@ class EngineState:
         outputs = np.frombuffer(b"".join(state.outputs for state in records), "<f8")
         outputs = outputs.reshape(len(records), self.model.outputs)
         columns["outputs"][slots] = outputs
-        columns["watched"][slots] = self.watch(outputs)
+        columns["watched"][slots] = self.watch(self.served.probabilities(outputs))
         columns["checkpointed"][slots] = np.inf  # not looked up: a cut is asked for in any case
         columns["kept"][slots] = 0
         self._push(slots, last, states)
         numbers, watched = columns["number"][slots], columns["watched"][slots]
         alarm_state = self._stored_alarm_state(numbers, last, watched)
-        columns["armed"][slots], columns["last_alarm"][slots], looked = alarm_state
-        columns["looked"][slots] = np.maximum(looked, self.away.take(numbers))
+        columns["armed"][slots], columns["last_alarm"][slots], columns["looked"][slots] = (
+            alarm_state
+        )
+        self.away.take(numbers)
 
     def _stored_alarm_state(
         self, numbers: np.ndarray, last: np.ndarray, watched: np.ndarray
@@ -401,12 +428,12 @@ class EngineState:
         newest = self.store.newest_alarms(numbers.tolist())
         return stored_alarm_state(self.policy, numbers, last, watched, newest)
 
-    def find_away(self, wall: float) -> None:
-        """Look up the streams of the store that are not in memory and may be followed at this wall clock."""
-        if self.away.complete or self.stream_clock is None:
+    def find_away(self) -> None:
+        """Look up the streams of the store that are not in memory, and at which looks may be due."""
+        clock, since = self.stream_clock, self.looked_at
+        if self.away.complete or clock is None or since is None:
             return
-        clock = self.stream_clock
-        records = self.store.clocks(wall - clock.silent_after / clock.rate)
+        records = self.store.clocks(since - clock.silent_after / clock.rate)
         here = {*self.number[self.slots()].tolist(), *self.away.table["number"].tolist()}
         records = [one for one in records if one.stream not in here]
         streams = np.zeros(len(records), KIND)
@@ -415,7 +442,8 @@ class EngineState:
         streams["received"] = [one.received for one in records]
         streams["origin"] = np.array([one.origin for one in records], np.float64)
         outputs = np.frombuffer(b"".join(one.outputs for one in records), "<f8")
-        watched = self.watch(outputs.reshape(len(records), self.model.outputs))
+        outputs = outputs.reshape(len(records), self.model.outputs)
+        watched = self.watch(self.served.probabilities(outputs))
         alarm_state = self._stored_alarm_state(numbers, last, watched)
         streams["armed"], streams["last_alarm"], streams["looked"] = alarm_state
         self.away.put(streams)
@@ -552,7 +580,6 @@ class EngineState:
             if cached is not None:
                 cached.index_copy_(0, index, getattr(states, one.name))
 
-    def watch(self, outputs: np.ndarray) -> np.ndarray:
-        """The number alarms look at, (...,) of outputs (..., output)."""
-        probabilities = self.served.probabilities(outputs)
+    def watch(self, probabilities: np.ndarray) -> np.ndarray:
+        """The number alarms look at, (...,) of what `ServedModel.probabilities` gives (..., output)."""
         return self.served.risks(probabilities, self.horizon)[..., self.watched_output]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from onlinecde.data import Task
+from onlinecde.evaluation.bootstrap import Estimate
 from onlinecde.evaluation.naive import NaiveScore
 from onlinecde.models import OnlineModel
 from onlinecde.models.flat_settings import flat_of
@@ -36,6 +37,20 @@ def model_card(
         then += (
             "\n- Log-odds scaled and shifted as the validation labels ask for, within the readout's "
             f"weights: {_judged(after['recalibrated'], task)}."
+        )
+    if "calibration" in after:
+        slope, intercept = (
+            Estimate(**after["calibration"][name]) for name in ("slope", "intercept")
+        )
+        then += (
+            f"\n- Calibration on validation: slope {slope}, intercept {intercept}; a perfect model has 1 and 0. "
+            "Labels that it was recalibrated with flatter it: `onlinecde evaluate` shows it on new streams."
+        )
+    if model.intervals is not None:
+        shown = " and ".join(f"{100 * level:g} %" for level in model.intervals.levels)
+        then += (
+            f"\n- Intervals for {shown} of labels, measured on {model.intervals.subjects:,} validation subjects: "
+            f"`model.interval(outputs, {model.intervals.widest:g})`."
         )
     for one in after.get("naive", ()):
         score = NaiveScore(**{k: v for k, v in one.items() if k != "beaten"})

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_type_hints
 
 import torch
 
-from onlinecde.controls import recommend
+from onlinecde.controls import Measurability, recommend
 from onlinecde.data import Task
 from onlinecde.models import MODELS, NeuralCDE, OnlineModel
 from onlinecde.models.flat_settings import maker
@@ -46,6 +46,10 @@ LOOKED_AT = 100
 READ = 1_200
 """Numbers that a readout may see before it is taught more slowly: a step of the optimiser changes all their weights
 at once, and outputs by what those add up to. With 10,000 one step took them 9 deviations too far."""
+
+TAUGHT_AT = "rows+random=16"
+"""Where labels are known between rows, a model is taught them at its rows and at times drawn anew each epoch, as many
+a stream. From rows alone it learns less of what a quiet time says, without them less of a row (docs/tried.md)."""
 
 MANY = 200_000
 """From so many labels at training rows on, the readout is the mean of several members. They learn more
@@ -337,13 +341,19 @@ def _forgetting(most: float, given: Settings, static: int, labels: int) -> dict[
 def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choices:
     """What `fit` changes of its settings for a task and a model where nobody says otherwise.
 
-    A readout that sees very many numbers learns more slowly (`READ`). A Neural CDE whose readout has several members
+    A readout that sees very many numbers learns more slowly (`READ`). Where labels are known between rows, they are
+    taught there too (`TAUGHT_AT`), and validated on the task's clock. A Neural CDE whose readout has several members
     also learns whether the label comes within a third of what a stream lasts, within all of it, and ever.
     """
     chosen = Choices()
     settings = model_settings(task, name, given)
     with torch.random.fork_rng(devices=[]):  # the meta device would import a compiler first
-        head: Any = build(name, settings).readout
+        model = build(name, settings)
+    head: Any = model.readout
+    clock = None if model.measurability is Measurability.OFFLINE else task.clock
+    if clock is not None:
+        why = f"labels are known between rows, and it is judged {clock.in_words(task.time_unit)}"
+        chosen.set({"at": TAUGHT_AT, "validate_at": str(clock)}, "task", why)
     if head.inputs > READ:
         why = f"the readout sees {head.inputs:,} numbers"
         chosen.set({"head_lr": round(READ / head.inputs, 3)}, "data", why)

@@ -9,11 +9,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from onlinecde.artifacts import load as load_model
 from onlinecde.artifacts import save as save_model
 from onlinecde.data import Task
+from onlinecde.evaluation.bootstrap import Cohort
+from onlinecde.evaluation.calibration import calibration_line
+from onlinecde.evaluation.metrics import questions
 from onlinecde.evaluation.naive import beside_naive
 from onlinecde.evaluation.predictions import as_probabilities, at_edges, predict_split
 from onlinecde.models import OnlineModel
@@ -24,6 +29,7 @@ from onlinecde.training.boosting import fit_steps
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.card import model_card
 from onlinecde.training.defaults import Resolved, build, resolve
+from onlinecde.training.intervals import fit_intervals
 from onlinecde.training.journal import (
     Journal,
 )
@@ -229,7 +235,7 @@ def _in_folder(
 
 
 def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback) -> dict[str, Any]:
-    """Steps beside the readout, recalibration, and how the model does beside naive predictions.
+    """Steps beside the readout, recalibration, intervals, and how the model does beside naive predictions.
 
     Returns what a manifest says of each, by name, without what was not done.
     """
@@ -238,7 +244,10 @@ def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback
         "recalibrated": recalibrate(model, task, how, callback),
     }
     outputs = predict_split(model, task, "validation")
+    model.intervals = fit_intervals(model, task, outputs, callback)
     said = at_edges(model.readout, as_probabilities(model.readout, outputs), task)
+    if task.kind == "binary":
+        done["calibration"] = _line(task, said)
     beside = beside_naive(task, "validation", said)
     for one in beside:
         if not one.beaten:
@@ -247,6 +256,21 @@ def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback
             callback.note(f"warning: on validation {one.warning}{why * balanced}")
     done["naive"] = [{**asdict(one), "beaten": one.beaten} for one in beside]
     return {name: found for name, found in done.items() if found is not None}
+
+
+def _line(task: Task, probabilities: Tensor) -> dict[str, Any] | None:
+    """Slope and intercept of the calibration on validation; None where no line can be fitted."""
+    found, wanted, known = questions("binary", probabilities, task.split("validation")[1].cpu())[0]
+    if not len(wanted):
+        return None
+    subjects = [task.subjects[at] for at in task.splits["validation"].tolist()]
+    cohort = Cohort.of(subjects, resamples=0, seed=0)
+    owners = cohort.owners(known.numpy())
+    once = np.ones(len(wanted))
+    slope, intercept = calibration_line(found.numpy(), wanted.numpy(), once, owners, cohort)
+    if slope.value is None:
+        return None
+    return {"slope": asdict(slope), "intercept": asdict(intercept)}
 
 
 def _asked(task: Task, how: FitSettings) -> Task:

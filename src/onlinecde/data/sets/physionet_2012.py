@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from onlinecde.data.archives import Member, by_pattern, read_members
+from onlinecde.data.archives import Member, by_pattern, read_members, read_one
 from onlinecde.data.errors import DataError
 from onlinecde.data.ragged import pad_rows
 from onlinecde.data.static_features import with_static
@@ -28,14 +29,26 @@ STATIC = ("Age", "Gender", "Height", "ICUType", "Weight")
 ICU_TYPES = (1, 2, 3, 4)
 """Coronary care, cardiac surgery recovery, medical, surgical."""
 OUTCOME = "In-hospital_death"
+SPLITS = ("train", "validation", "test")
+FIELD_SPLITS = "physionet2012_field_splits.json"
+"""Record ids of the five splits that published comparisons share: {"splits": {"1": {"train": [...], ...}, ...}}"""
 
 
-def load(paths: Sequence[Path], *, task: str = "mortality", seed: int = 0, sets: str = "a") -> Task:
+def load(
+    paths: Sequence[Path],
+    *,
+    task: str = "mortality",
+    seed: int = 0,
+    sets: str = "a",
+    splits: str = "seeded",
+) -> Task:
     """Load sets of the challenge (`"a"`, `"b"`, `"c"` or several, as `"ab"`): hours, 37 channels.
 
     Descriptors of -1 are missing. Where a parameter stands twice at one minute, the later line
-    counts. A patient with descriptors only has one empty row at hour 0.
+    counts. A patient with descriptors only has one empty row at hour 0. `splits` is "seeded", or "field-1" to
+    "field-5": those of published comparisons, 11,988 patients of `sets="abc"`, from the file `FIELD_SPLITS`.
     """
+    sets = sets.lower()
     if not sets or set(sets) - set("abc"):
         raise DataError(f"sets is {sets!r}: choose from 'a', 'b' and 'c', as in 'ab'.")
     patterns = [p for s in sets for p in (f"set-{s}/[0-9]*.txt", f"Outcomes-{s}.txt")]
@@ -47,6 +60,11 @@ def load(paths: Sequence[Path], *, task: str = "mortality", seed: int = 0, sets:
             f"{', '.join(str(p) for p in paths)}: there is no patient file "
             f"({' or '.join(f'set-{s}/nnnnnn.txt' for s in sets)})."
         )
+    dealt, flow = None, ()
+    if splits != "seeded":
+        there = len(records)
+        dealt, records = _field_split(paths, splits, records)
+        flow = (("patients", there), ("in the field's splits", len(records)))
     streams = [_record(member.name) for member in records]
     for member, stream in zip(records, streams, strict=True):
         if stream not in outcomes:
@@ -64,10 +82,39 @@ def load(paths: Sequence[Path], *, task: str = "mortality", seed: int = 0, sets:
         kind="binary",
         classes=("survived", "died"),
         seed=seed,
+        splits=dealt,
         source=", ".join(str(path) for path in paths),
-        settings={"task": task, "sets": sets, "seed": seed},
+        settings={"task": task, "sets": sets, "splits": splits, "seed": seed},
+        flow=flow,
     )
     return with_static(built, _static(events, len(records)), {"ICUType": ICU_TYPES})
+
+
+def _field_split(
+    paths: Sequence[Path], name: str, records: Sequence[Member]
+) -> tuple[dict[str, list[int]], list[Member]]:
+    """Positions of train, validation and test of a named split, and the records it divides."""
+    file = read_one(paths, FIELD_SPLITS)
+    try:
+        known = {f"field-{number}": ids for number, ids in json.loads(file.data)["splits"].items()}
+        parts = {part: list(map(int, known[name][part])) for part in SPLITS if name in known}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{file.origin} cannot be read ({error!r}): it must be JSON, "
+            '{"splits": {"1": {"train": [record ids], "validation": [...], "test": [...]}, ...}}.'
+        ) from error
+    if not parts:
+        raise DataError(f"splits is {name!r}: choose seeded, {', '.join(known)}.")
+    place = {_record(member.name): member for member in records}
+    ids = sorted(record for part in parts.values() for record in part)
+    if missing := [record for record in ids if record not in place]:
+        raise DataError(
+            f"splits={name!r} divides {len(ids):,} patients, of whom {len(missing):,} are not in the sets given "
+            f"(patient {missing[0]}, say): give sets='abc', and the files of all three."
+        )
+    position = {record: number for number, record in enumerate(ids)}
+    dealt = {part: sorted(position[record] for record in own) for part, own in parts.items()}
+    return dealt, [place[record] for record in ids]
 
 
 def read_records(members: Sequence[Member]) -> pl.DataFrame:

@@ -1,5 +1,7 @@
 """One row of many live streams: a time leg and a value leg, the same bits as the solve over the history."""
 
+from functools import cache
+
 import numpy as np
 
 from onlinecde.kernels.cpu.chunk_forward import put_rows, take_rows
@@ -107,6 +109,11 @@ _NO_INDEX = np.empty(0, np.int64)
 _NO_STEPS = np.empty(0, np.int32)
 
 
+@cache
+def _no_drive(dtype):
+    return np.empty((0, 0, 0, 0), dtype)
+
+
 def advance(
     field: PackedField, method: Tableau, z, dt, pointer, channel, dx, *, time_steps=None, drive=None, steps: int = 1,
     threads: int = 1,
@@ -132,19 +139,11 @@ def advance_time(
 
 def _advance(field, method, z, dt, pointer, channel, dx, time_steps, drive, steps, threads):
     dtype = field.dtype
-    z, dt, dx = (
-        np.ascontiguousarray(z, dtype),
-        np.ascontiguousarray(dt, dtype),
-        np.ascontiguousarray(dx, dtype),
-    )
-    pointer, channel = (
-        np.ascontiguousarray(pointer, np.int64),
-        np.ascontiguousarray(channel, np.int64),
-    )
+    contiguous = np.ascontiguousarray
+    z, dt, dx = contiguous(z, dtype), contiguous(dt, dtype), contiguous(dx, dtype)
+    pointer, channel = contiguous(pointer, np.int64), contiguous(channel, np.int64)
     time_steps = _NO_STEPS if time_steps is None else np.ascontiguousarray(time_steps, np.int32)
-    drive = (
-        np.empty((0, 0, 0, 0), dtype) if drive is None else np.ascontiguousarray(drive, dtype)[None]
-    )
+    drive = _no_drive(dtype) if drive is None else np.ascontiguousarray(drive, dtype)[None]
     streams, legs = z.shape[0], 2 if pointer.size else 1
     if z.shape[1] != field.hidden or dt.shape != (streams,) or time_steps.size not in (0, streams):
         raise ValueError(f"z {z.shape}, dt {dt.shape} and time_steps {time_steps.shape} do not fit")

@@ -59,7 +59,7 @@ export function curvePoints(curve, output, words) {
 
 export const EDGE = { left: 44, right: 58 };
 
-export function riskChart(svg, { from, to, curve, tail, output, threshold, alarms, words, narrow }) {
+export function riskChart(svg, { from, to, curve, tail, band, output, threshold, alarms, words, narrow }) {
   const width = svg.clientWidth || 600, height = narrow ? 190 : 250, bottom = height - 22, top = 12;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.style.height = `${height}px`;
@@ -68,7 +68,8 @@ export function riskChart(svg, { from, to, curve, tail, output, threshold, alarm
   const x = scale(from, to, left, right);
   // The window moves on with the clock while the curve is as it was asked for: what lies before is cut.
   const solid = curvePoints(curve, output, words).filter(([t]) => t <= tail[0][0] + 1e-9).map(([t, v]) => [Math.max(t, from), v]);
-  const values = [...solid, ...tail].map((p) => p[1]).concat(threshold ?? []);
+  const around = band.filter(([t]) => t >= from && t <= to);
+  const values = [...solid, ...tail].map((p) => p[1]).concat(threshold ?? [], around.flatMap(([, lower, upper]) => [lower, upper]));
   let low = words.probability ? 0 : Math.min(...values), high = Math.max(...values);
   if (words.probability) high = Math.min(1, Math.max(1.12 * high, 0.1));
   else { const room = 0.1 * (high - low) || 0.1 * Math.abs(high) || 1; low -= room; high += room; }
@@ -84,10 +85,13 @@ export function riskChart(svg, { from, to, curve, tail, output, threshold, alarm
     draw("text", { class: "threshold-text", x: right + 6, y: y(threshold) + 4 }, svg, narrow ? "alarm" : "alarm at");
     if (!narrow) draw("text", { class: "threshold-text", x: right + 6, y: y(threshold) + 17 }, svg, words.value(threshold));
   }
-  if (solid.length) {
+  if (around.length > 1) {
+    const ends = [...around.map(([t, lower]) => [t, lower]), ...around.slice().reverse().map(([t, , upper]) => [t, upper])];
+    draw("path", { class: "area band", d: `${path(ends, x, y)}Z` }, svg);
+  } else if (solid.length) {
     draw("path", { class: "area", d: `${path(solid, x, y)}L${x(solid.at(-1)[0])} ${bottom}L${x(solid[0][0])} ${bottom}Z` }, svg);
-    draw("path", { class: "curve", d: path(solid, x, y) }, svg);
   }
+  if (solid.length) draw("path", { class: "curve", d: path(solid, x, y) }, svg);
   draw("path", { class: "after", d: path(tail, x, y) }, svg);
   const seen = words.followed(curve, "row_");
   curve.row_times.forEach((t, i) => {
@@ -97,7 +101,8 @@ export function riskChart(svg, { from, to, curve, tail, output, threshold, alarm
     if (alarm.time < from || alarm.time > to) continue;
     const shown = words.other ? [...solid, ...tail].findLast(([t]) => t <= alarm.time + 1e-9) : null;
     const at = x(alarm.time), tip = y(shown ? shown[1] : words.reached(alarm)) - 8;
-    draw("path", { class: alarm.acknowledged == null ? "mark" : "mark acked", d: `M${at} ${tip}l-5 -9h10z` }, svg);
+    const mark = draw("path", { class: alarm.acknowledged == null ? "mark" : "mark acked", d: `M${at} ${tip}l-5 -9h10z` }, svg);
+    draw("title", {}, mark, `${words.value(words.reached(alarm))} at ${words.at(alarm.time)}${words.rose(alarm)}`);
   }
   draw("line", { class: "now-line", x1: x(now), x2: x(now), y1: top, y2: bottom }, svg);
   draw("circle", { class: "now-dot", cx: x(now), cy: y(risk), r: 4.5 }, svg).dataset.risk = risk;

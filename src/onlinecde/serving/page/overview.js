@@ -22,7 +22,8 @@ export class Overview {
       make("div", { class: "search" }, this.search, this.said),
       make("table", { class: "streams" },
         make("thead", {}, make("tr", {}, ...heads.map(([name, text]) => make("th", { class: name, scope: "col" }, text)))), this.body),
-      this.more);
+      this.more,
+      ...(words.policy ? [make("p", { class: "note policy" }, words.policy)] : []));
     this.search.addEventListener("input", () => { this.orderedAt = 0; this.refresh(); });
     this.body.addEventListener("focusin", (event) => this.choose(event.target.closest("tr").dataset.stream));
     this.body.addEventListener("click", (event) => {
@@ -121,7 +122,7 @@ export class Overview {
     held.age.classList.toggle("silent", silent);
     held.row.classList.toggle("alarmed", told.alarm != null);
     held.button.hidden = held.why.hidden = told.alarm == null;
-    if (told.alarm) setText(held.why, `alarm: ${this.words.value(this.words.reached(told.alarm))} at ${this.words.at(told.alarm.time)}`);
+    if (told.alarm) setText(held.why, `alarm: ${this.words.value(this.words.reached(told.alarm))} at ${this.words.at(told.alarm.time)}${this.words.rose(told.alarm)}`);
   }
   newRow(name) {
     const { about } = this.words;

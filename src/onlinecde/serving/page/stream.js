@@ -42,7 +42,7 @@ export class StreamView {
         this.heading = make("h1", { tabindex: "-1" }, name), this.facts, this.bigBox),
       this.banners,
       make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, words.risk), this.readout, this.spans),
-        make("div", { class: "strip" }, this.legend(), this.svg), this.strips, this.table),
+        make("div", { class: "strip" }, this.legend(), this.svg), this.strips, words.policy ? make("p", { class: "note policy" }, words.policy) : null, this.table),
       make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, `What moved the ${words.risk.toLowerCase()}`),
         make("span", { class: "note" }, words.logOdds ? "newest first; in log-odds, the parts add up exactly" : "newest first; the parts add up exactly")), this.moves));
     this.svgs = [this.svg];
@@ -69,7 +69,7 @@ export class StreamView {
     if (now.time <= info.now.time) { this.showHead(); return false; }
     tail.times.push(now.time);
     if (this.words.probability) tail.probabilities.push(now.probabilities);
-    else for (const name in now.predicted) tail.predicted[name].push(now.predicted[name]);
+    else for (const key of ["predicted", "lower", "upper"]) for (const name in now[key] ?? {}) tail[key][name].push(now[key][name]);
     // Too many points for the screen: a new tail is asked for.
     if (tail.times.length > TAIL) this.stale = true;
     info.now = now;
@@ -117,7 +117,7 @@ export class StreamView {
     this.big.dataset.time = info.now.time;
     this.bigBox.classList.toggle("over", about.threshold != null && risk >= about.threshold);
     const age = info.now.time - info.last_time;
-    setText(this.since, age >= about.silent_after - 1e-9 ? "silent: no longer moving" : `now, at ${this.words.at(info.now.time)}`);
+    setText(this.since, age >= about.silent_after - 1e-9 ? "silent: no longer moving" : [this.words.between(info.now), `now, at ${this.words.at(info.now.time)}`].filter(Boolean).join(", "));
     const facts = about.static.map((name, i) => `${spaced(name)} ${info.static ? plain(info.static[i]).replace(/\.?0+$/, "") : ""}`);
     facts.push(`${info.rows} row${info.rows === 1 ? "" : "s"}`, `last observed ${this.words.age(age)} ago`);
     setText(this.facts, facts.join("  ·  "));
@@ -133,10 +133,10 @@ export class StreamView {
       const button = make("button", { class: "ack", title: "Acknowledge (a)" }, "Acknowledge");
       button.addEventListener("click", () => this.acknowledge(one));
       return make("div", { class: "banner", role: "alert" }, make("span", {},
-        make("b", {}, "Alarm. "), `${this.words.alarmed} reached ${this.words.value(this.words.reached(one))} at ${this.words.at(one.time)} (alarm at ${this.words.value(one.threshold)}), ${wall(one.raised)}${open.length > 1 ? `; and ${open.length - 1} earlier` : ""}.`), button);
+        make("b", {}, "Alarm. "), `${this.words.alarmed} reached ${this.words.value(this.words.reached(one))} at ${this.words.at(one.time)}${this.words.rose(one)} (alarm at ${this.words.value(one.threshold)}), ${wall(one.raised)}${open.length > 1 ? `; and ${open.length - 1} earlier` : ""}.`), button);
     });
     const seen = alarms.find((one) => one.acknowledged != null);
-    if (seen && !open.length) found.push(make("div", { class: "banner seen" }, `Alarm at ${this.words.at(seen.time)} (${this.words.value(this.words.reached(seen))}) acknowledged by ${seen.by}, ${wall(seen.acknowledged)}.`));
+    if (seen && !open.length) found.push(make("div", { class: "banner seen" }, `Alarm at ${this.words.at(seen.time)}${this.words.rose(seen)} (${this.words.value(this.words.reached(seen))}) acknowledged by ${seen.by}, ${wall(seen.acknowledged)}.`));
     this.banners.replaceChildren(...found);
   }
   drawAll() {
@@ -148,7 +148,7 @@ export class StreamView {
     const after = [...end.filter(([t]) => t < now[0]), now];
     if (after.length === 1) after.unshift([info.last_time, this.words.said(info)]);
     const to = Math.max(now[0], since + about.silent_after / 96);
-    this.axis = riskChart(this.svg, { from: since, to, curve, tail: after, output, threshold: about.threshold, alarms: info.alarms, words: this.words, narrow });
+    this.axis = riskChart(this.svg, { from: since, to, curve, tail: after, band: [...this.words.band(curve, curve.times), ...this.words.band(tail, tail.times)], output, threshold: about.threshold, alarms: info.alarms, words: this.words, narrow });
     this.svg.setAttribute("aria-label", `${this.words.risk} from ${this.words.at(since)} to ${this.words.at(to)}, now ${this.words.value(now[1])}`);
     this.drawStrips(history, since, to, narrow);
     if (this.pointed != null) crossLine(this.svgs, this.axis.x(this.pointed));

@@ -38,8 +38,26 @@ export class Words {
   asked(path) { return this.ahead == null ? path : `${path}${path.includes("?") ? "&" : "?"}horizon=${this.ahead}`; }
   // What an answer says of the watched output: a probability, or a regression's number by its name.
   said(told) { return this.probability ? told.probabilities[this.about.watched_output] : told.predicted[this.watched]; }
+  // The ends of the interval around it, as text, where the model has intervals.
+  between(told) {
+    const { interval_level: level } = this.about;
+    if (level == null || told.lower == null) return "";
+    return `${this.value(told.lower[this.watched])} to ${this.value(told.upper[this.watched])} for ${Math.round(100 * level)} %`;
+  }
+  // Both sides of the interval as time goes, [time, lower, upper]; empty where there is none.
+  band(told, times) {
+    if (told.lower == null) return [];
+    const lower = told.lower[this.watched], upper = told.upper[this.watched];
+    return times.map((t, i) => [t, lower[i], upper[i]]);
+  }
   followed(told, prefix = "") {
     return this.probability ? told[`${prefix}probabilities`].map((one) => one[this.about.watched_output]) : told[`${prefix}predicted`][this.watched];
+  }
+  // Where an alarm rose, if not at a row.
+  rose(alarm) { return alarm.rose === "between rows" ? ", between rows" : ""; }
+  get policy() {
+    const words = this.about.alarm_policy?.words ?? "";
+    return words && `${words[0].toUpperCase()}${words.slice(1)}.`;
   }
   reached(alarm) { return this.probability ? alarm.probability : alarm.value; }
   value(p) {

@@ -51,13 +51,15 @@ def write_batch(
     commit.rows = list(rows.noted)
     answers, alarms, begun = Answers.none(state.model.outputs), (), set()
     if done is not None:
-        changed = _changed(state, rows, done)
+        probabilities = state.served.probabilities(done.outputs)
+        watched = state.watch(probabilities)
+        changed = _changed(state, rows, done, watched)
         _rows(state, rows, done, commit)
         _states(state, rows, done, changed, commit)
-        alarms = look_at_rows(state, rows, done, changed, change)
+        alarms = look_at_rows(state, rows, done, watched, changed, change)
         totals.rows += int((changed.rows - state.rows[changed.slots]).sum())
         begun = set(changed.slots.tolist())
-        answers = _answers(state, changed)
+        answers = _answers(state, changed, probabilities[rows.ends - 1])
         cuts = [(t.slot, t.start if isinstance(t.base, int) else BEFORE) for t in rows.tails]
         newer = _newer(rows, done, state.settings.recent)
         change.then.append(lambda: state.advance(commit, changed, cuts, newer))
@@ -69,11 +71,10 @@ def write_batch(
     return Receipts(outcomes, checked.refusals, commit.sequence, answers, alarms)
 
 
-def _changed(state: EngineState, rows: Rows, done: Integrated) -> Changed:
+def _changed(state: EngineState, rows: Rows, done: Integrated, watched: np.ndarray) -> Changed:
     """The streams as they are after their rows."""
     slots, lengths = rows.slots, rows.lengths
     newest = rows.ends - 1
-    watched = state.watch(done.outputs)
     first = state.first[slots]
     first = np.where(np.isnan(first), rows.times[newest - lengths + 1], first)
     before = np.where(lengths > 1, watched[np.maximum(newest - 1, 0)], state.watched[slots])
@@ -219,12 +220,12 @@ def _newer(
         yield rows.slots[some], rows.times[newest], done.states_of(newest)
 
 
-def _answers(state: EngineState, changed: Changed) -> Answers:
+def _answers(state: EngineState, changed: Changed, probabilities: np.ndarray) -> Answers:
     return Answers(
         tuple(state.names[slot] for slot in changed.slots.tolist()),
         changed.last,
         changed.outputs,
-        state.served.probabilities(changed.outputs),
+        probabilities,
     )
 
 

@@ -102,7 +102,7 @@ def _observe_on_gpu(
 
 def _sound(state: StreamState, largest: float) -> bool:
     """Whether a state can be gone on from; times alone may be NaN, before there is a row they belong to."""
-    for name, tensor in vars(state).items():
+    for name, tensor in state.__getstate__().items():
         if tensor is None or not tensor.is_floating_point():
             continue
         fine = tensor.abs() <= largest
@@ -133,12 +133,15 @@ def integrate(
     model: Live, start: StreamState, lengths: np.ndarray, times: np.ndarray, rows: np.ndarray
 ) -> Integrated:
     """Rows (row, channel) at times (row,): stream n's next `lengths[n]` of them, from state n of `start`."""
-    first = np.cumsum(lengths) - lengths
-    stream = np.repeat(np.arange(len(lengths)), lengths)
-    rank = np.arange(len(times)) - first[stream]
-    by_round = np.argsort(rank, kind="stable")
-    sizes = np.bincount(rank)
     taken = np.arange(len(lengths))
+    if (lengths == 1).all():  # one round
+        stream = by_round = taken
+        sizes = np.array([len(taken)])
+    else:
+        stream = np.repeat(taken, lengths)
+        rank = np.arange(len(times)) - (np.cumsum(lengths) - lengths)[stream]
+        by_round = np.argsort(rank, kind="stable")
+        sizes = np.bincount(rank)
     # Beyond the root of the largest number, time alone could carry a state beyond all bounds.
     largest = float(torch.finfo(model.dtype).max) ** 0.5
     state, order, states, bad = start, [], [], {}

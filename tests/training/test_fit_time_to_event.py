@@ -12,6 +12,7 @@ from onlinecde.models import Readout
 from onlinecde.training import FitError, build_model, fit
 from onlinecde.training.objectives import last_layer, start_at_base_rate
 from onlinecde.training.recalibration import fit_map
+from onlinecde.training.task_source import load_task, registry_source
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def waiting(streams=3000, seed=0):
 def test_hazards_are_learned_from_streams_that_are_lost():
     """Risks that a share of the observed events would get wrong by a third."""
     task = waiting()
-    done = fit(task, "gru", epochs=40, lr=3e-2, batch_size=512, model_settings={"hidden": 4})
+    done = fit(task, "gru", epochs=25, lr=5e-2, batch_size=512, model_settings={"hidden": 4})
     with torch.no_grad():
         said = done.model(task.series[:400], final=True).double()
     x = task.series.values[:400, 0, 0]
@@ -149,6 +150,30 @@ def test_it_is_judged_by_horizon_beside_the_best_possible(fitted, ward):
     assert alone.calibration.slope.value == pytest.approx(found.calibration.slope.value, rel=1e-4)
     with pytest.raises(MetricError, match="horizons are for time-to-event tasks"):
         evaluate(done.model.within(6.0), binary, horizons=(6.0,))
+
+
+def test_alarms_are_chosen_by_the_risk_within_a_horizon(tmp_path, capsys):
+    """The policy a model is given says which; `evaluate` judges it by that."""
+    from onlinecde.cli import main
+
+    settings = {"streams": 250, "hours": 12.0, "kind": "time-to-event", "horizon": 6.0}
+    source = registry_source("simulated-ward", settings)
+    task = load_task(source)
+    fit(task, "gru", tmp_path / "run", epochs=1, model_settings={"hidden": 4}, source=source)
+    run = str(tmp_path / "run")
+    command = ["alarms", run, "--budget", "5", "--confidence", "0", "--horizon", "4"]
+    command += ["--bootstrap", "0", "--write"]
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code in (0, None)
+    assert "within 4 hours" in capsys.readouterr().out
+    assert oc.load(tmp_path / "run" / "model").alarm_policy.horizon == 4.0
+    found = evaluate(oc.load(tmp_path / "run" / "model"), task, bootstrap=0)
+    assert "within 4 hours" in found.policy.words
+    assert found.before_event
+    with pytest.raises(SystemExit):
+        main([*command, "--horizon", "100"])
+    assert "the horizon is 100" in capsys.readouterr().err
 
 
 def test_a_report_is_written_of_it(fitted, ward):
