@@ -315,7 +315,7 @@ def _after(plan: Any, z: np.ndarray, before: np.ndarray, state: CDEState) -> CDE
         state.static,
         stamps,
     )
-    vars(after)["arrays"] = (z, *kept)
+    after.with_arrays((z, *kept))
     return after
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -20,8 +19,14 @@ class StateError(ValueError):
     """An observation or a question that a stream's state cannot take; the message says why."""
 
 
+class _Viewed:
+    """A place beside the fields of a state, of which `vars` and pickles know nothing."""
+
+    __slots__ = ("_arrays",)
+
+
 @dataclass(frozen=True, eq=False)
-class StreamState:
+class StreamState(_Viewed):
     """The state of some streams: tensors with the stream first, never changed in place."""
 
     def __len__(self) -> int:
@@ -104,11 +109,21 @@ class CDEState(StreamState):
     """(stream, channel) float64: when each channel was last observed before the last row, NaN where never;
     for models whose readout asks how long ago that was"""
 
-    @cached_property
+    @property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """z and what the kernels keep of a row (their `Held`), on the memory of the tensors."""
-        kept = (self.time, self.values, self.counts, self.observed, self.previous)
-        return tuple(tensor.numpy() for tensor in (self.z, *kept, self.previous_time))
+        """z and what the kernels keep of a row (their `Held`), on the memory of the tensors; made once."""
+        try:
+            return self._arrays
+        except AttributeError:
+            kept = (self.time, self.values, self.counts, self.observed, self.previous)
+            return self.with_arrays(
+                tuple(tensor.numpy() for tensor in (self.z, *kept, self.previous_time))
+            )
+
+    def with_arrays(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """Keep the arrays that the tensors stand on, and give them back."""
+        object.__setattr__(self, "_arrays", arrays)
+        return arrays
 
 
 def real_cells(given: Any, what: str) -> np.ndarray:
