@@ -68,7 +68,9 @@ def test_it_is_lowest_where_the_sign_of_the_expected_worth_is():
 def test_a_model_finds_its_boundary_and_answers_probabilities(task, fitted):
     model = fitted[0].model
     assert 0 < model.boundary < 1
-    found = evaluate(model, task, "train", at="clock", bootstrap=50)  # the test split has few events
+    found = evaluate(
+        model, task, "train", at="clock", bootstrap=50
+    )  # the test split has few events
     own, best = found.metrics["utility_own"], found.metrics["utility"]
     assert own.value > 0.2
     assert abs(own.value - best.value) < 0.1
