@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ALL = ("paths", "solve", "live", "gru_d", "streaming", "serving")
+ALL = ("paths", "solve", "live", "onnx", "gru_d", "streaming", "serving")
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ VALIDATION, UNSEEN = 300, 700
 
 def main() -> None:
     """Fit, choose and judge; print a line a budget."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Do budgets of false alarms hold?")
     parser.add_argument("--wards", type=int, default=20)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--json", type=Path)

@@ -1,4 +1,4 @@
-"""The tables of README, docs/gpu.md and docs/scale.md, made from the committed results: `python -m benchmarks.tables`.
+"""The tables of README and docs, made from the committed results: `python -m benchmarks.tables`.
 
 Tests check that they hold what this makes.
 """
@@ -15,6 +15,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 README = ROOT / "README.md"
 GPU_PAGE = ROOT / "docs" / "gpu.md"
 SCALE_PAGE = ROOT / "docs" / "scale.md"
+PREDICT_PAGE = ROOT / "docs" / "predict.md"
 
 
 def read(name: str) -> dict[str, Any]:
@@ -118,6 +119,41 @@ def sizing_table() -> str:
     )
 
 
+def onnx_table() -> str:
+    """What a row costs in onnxruntime and in this package."""
+    content = read("onnx")
+    lines = ["| one row of a stream | onlinecde | onnxruntime |", "|---|---:|---:|"]
+    seconds = {one["what"]: one["seconds"] for one in content["results"]}
+    for what in dict.fromkeys(name.rpartition(", ")[0] for name in seconds):
+        name, streams = what.split(", ")
+        times = [
+            f"{1e6 * seconds[f'{what}, {where}']:.1f} us" for where in ("onlinecde", "onnxruntime")
+        ]
+        among = "alone" if streams == "1" else f"among {int(streams):,}"
+        lines.append(f"| {name}, {among} | {times[0]} | {times[1]} |")
+    settings = content["settings"]
+    size = f"The three graphs have {settings['bytes'] / 1024:,.0f} KiB; outputs differ by {settings['difference']:.0e}."
+    return "\n".join([*lines, "", size, "", source(content)])
+
+
+def scoring_table() -> str:
+    """Peak memory and time of scoring a small and a large file, in little memory and in more."""
+    content = read("scoring")
+    size = content["settings"]["mib"]
+    lines = [
+        "| table | asked at | --memory | peak of the process | seconds |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for one in content["results"]:
+        table = f"{one['streams']:,} streams" + (
+            f", {size:,.0f} MiB" if one["streams"] > 400 else ""
+        )
+        lines.append(
+            f"| {table} | {one['at']} | {one['memory_mib']:,} | {one['peak_mib']:,.0f} MiB | {one['seconds']:.0f} |"
+        )
+    return "\n".join([*lines, "", source(content)])
+
+
 def gpu_table() -> str:
     """Milliseconds of a training step of every library on every shape, and how many times ours."""
     content = read("gpu")
@@ -165,6 +201,11 @@ def with_gpu_table(text: str) -> str:
     return with_part(text, "gpu", gpu_table)
 
 
+def with_predict_tables(text: str) -> str:
+    """docs/predict.md with its tables made anew."""
+    return with_part(with_part(text, "onnx", onnx_table), "scoring", scoring_table)
+
+
 def with_scale_tables(text: str) -> str:
     """docs/scale.md with its tables made anew."""
     return with_part(with_part(text, "spark", spark_table), "sizing", sizing_table)
@@ -191,4 +232,5 @@ def with_part(text: str, name: str, make: Callable[[], str]) -> str:
 if __name__ == "__main__":
     README.write_text(with_tables(README.read_text()))
     GPU_PAGE.write_text(with_gpu_table(GPU_PAGE.read_text()))
+    PREDICT_PAGE.write_text(with_predict_tables(PREDICT_PAGE.read_text()))
     SCALE_PAGE.write_text(with_scale_tables(SCALE_PAGE.read_text()))

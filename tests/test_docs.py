@@ -50,3 +50,9 @@ def test_readme_shows_the_committed_results():
     from benchmarks.tables import README, with_tables
 
     assert README.read_text() == with_tables(README.read_text())
+
+
+def test_the_page_on_predicting_shows_the_committed_results():
+    from benchmarks.tables import PREDICT_PAGE, with_predict_tables
+
+    assert PREDICT_PAGE.read_text() == with_predict_tables(PREDICT_PAGE.read_text())

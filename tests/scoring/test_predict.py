@@ -99,6 +99,8 @@ def test_a_grid_goes_on_behind_the_last_row_or_to_a_time(cde):
         for until in (None, "+2h", "3h", "90min")
     ]
     assert times == [[1.0, 2.0], [1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0], [1.0]]
+    both = oc.predict(cde, one, at="every=1h+rows", **WIDE)["time"].to_list()
+    assert both == [1.0, 2.0, 2.5]
     with pytest.raises(DataError, match="--until is the end of a grid"):
         oc.predict(cde, one, at="rows", until="3h", **WIDE)
 

@@ -166,8 +166,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 def _check_writer() -> None:
     """Refuse to begin where a package that writes graphs is missing."""
     try:
-        import onnx  # noqa: F401  # pyright: ignore[reportUnusedImport]
         import onnxscript  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+        import onnx  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError as error:
         raise ArtifactError(
             f"ONNX graphs are written by onnx and onnxscript ({error}): pip install 'onlinecde[onnx]'."

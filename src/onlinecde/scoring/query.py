@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,15 @@ class Query:
 
     @classmethod
     def parse(cls, at: Any, until: str | None, time_unit: str) -> Query:
-        """Read "rows", "end" and "every=1h"; anything else is a table, as "table=FILE" or as it is."""
+        """Read "rows", "end", "every=1h", several with "+"; anything else is a table, as "table=FILE" or as it is."""
         text = at if isinstance(at, str) else None
-        if text is not None and text.startswith("random"):
-            raise DataError("random times are for training: give rows, end, every=1h, or a table.")
-        form = text is not None and (text in ("rows", "end") or text.startswith("every="))
-        queries = Queries.parse(text, time_unit) if form and text is not None else None
+        queries = None
+        if text is not None and re.match(r"(rows|end|every=.*|random=.*)(\+[a-z].*)?$", text):
+            queries = Queries.parse(text, time_unit)
+            if "random" in {queries.form, *(part.form for part in queries.parts)}:
+                raise DataError(
+                    "random times are for training: give rows, end, every=1h, or a table."
+                )
         if until is not None and (queries is None or queries.form != "grid"):
             raise DataError("--until is the end of a grid: give it with --at every=1h.")
         if queries is None:
@@ -58,13 +62,13 @@ class Query:
 
     @property
     def form(self) -> str:
-        """ "rows", "end", "grid" or "table"."""
+        """ "rows", "end", "grid", "several" of these, or "table"."""
         return "table" if self.queries is None else self.queries.form
 
     @property
     def between_rows(self) -> bool:
         """Whether it asks at times at which a stream need not have a row."""
-        return self.form in ("grid", "table")
+        return self.form not in ("rows", "end")
 
     def times(self, series: SeriesBatch) -> Tensor:
         """Query times (stream, query) float64, rising, NaN behind a stream's last; not of a table."""

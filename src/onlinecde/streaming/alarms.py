@@ -184,6 +184,7 @@ def stored_alarm_state(
     policy: AlarmPolicy,
     streams: np.ndarray,
     last: np.ndarray,
+    received: np.ndarray,
     watched: np.ndarray,
     newest: Sequence[Alarm[int]],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -196,6 +197,7 @@ def stored_alarm_state(
         policy: the rule.
         streams: (stream,) their numbers.
         last: (stream,) time of the newest row.
+        received: (stream,) wall clock of the commit that it came with, or was changed by last.
         watched: (stream,) the number watched after it.
         newest: the newest alarm of each stream that has one.
 
@@ -211,5 +213,7 @@ def stored_alarm_state(
         fell = watched[at] < policy.rearm and (last[at] > alarm.time or alarm.policy is None)
         armed[at], last_alarm[at] = alarm.rearmed is not None or fell, alarm.time
         over = -np.inf if alarm.rearmed is None else alarm.rearmed
-        looked[at] = max(last[at], np.nextafter(alarm.time, -np.inf), over)
+        # Raised before the row was known, it leaves the look at its own time to be made again.
+        after = alarm.time if alarm.raised > received[at] else np.nextafter(alarm.time, -np.inf)
+        looked[at] = max(last[at], after, over)
     return armed, last_alarm, looked

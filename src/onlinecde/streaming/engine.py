@@ -115,7 +115,7 @@ class Engine:
     @stream_clock.setter
     def stream_clock(self, clock: StreamClock | None) -> None:
         with self._lock:
-            self._state.follow_clock(clock, self.clock())
+            self._state.follow_clock(clock, 0.0 if clock is None else self.clock())
 
     def look(self) -> tuple[Alarm[str], ...]:
         """Look at all streams, in memory or not, at the times that have come since they were last looked at.

@@ -413,20 +413,21 @@ class EngineState:
         columns["kept"][slots] = 0
         self._push(slots, last, states)
         numbers, watched = columns["number"][slots], columns["watched"][slots]
-        alarm_state = self._stored_alarm_state(numbers, last, watched)
+        received = columns["received"][slots]
+        alarm_state = self._stored_alarm_state(numbers, last, received, watched)
         columns["armed"][slots], columns["last_alarm"][slots], columns["looked"][slots] = (
             alarm_state
         )
         self.away.take(numbers)
 
     def _stored_alarm_state(
-        self, numbers: np.ndarray, last: np.ndarray, watched: np.ndarray
+        self, numbers: np.ndarray, last: np.ndarray, received: np.ndarray, watched: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """`armed`, `last_alarm` and `looked` of streams of the store, each (stream,)."""
         if self.policy is None:
             return np.ones(len(last), bool), np.full(len(last), BEFORE), last
         newest = self.store.newest_alarms(numbers.tolist())
-        return stored_alarm_state(self.policy, numbers, last, watched, newest)
+        return stored_alarm_state(self.policy, numbers, last, received, watched, newest)
 
     def find_away(self) -> None:
         """Look up the streams of the store that are not in memory, and at which looks may be due."""
@@ -444,7 +445,7 @@ class EngineState:
         outputs = np.frombuffer(b"".join(one.outputs for one in records), "<f8")
         outputs = outputs.reshape(len(records), self.model.outputs)
         watched = self.watch(self.served.probabilities(outputs))
-        alarm_state = self._stored_alarm_state(numbers, last, watched)
+        alarm_state = self._stored_alarm_state(numbers, last, streams["received"], watched)
         streams["armed"], streams["last_alarm"], streams["looked"] = alarm_state
         self.away.put(streams)
         self.away.complete = True
