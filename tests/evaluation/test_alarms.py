@@ -9,7 +9,7 @@ import torch
 import onlinecde as oc
 from onlinecde.data import EventTruth, IntervalTruth, Task, simulate_ward
 from onlinecde.evaluation import evaluate
-from onlinecde.evaluation.alarms import Looks, look, looks_of, score_alarms, sweep
+from onlinecde.evaluation.alarms import Looks, look, looks_of, score_alarms, sweep, within
 from onlinecde.evaluation.bootstrap import Cohort
 from onlinecde.evaluation.metrics import MetricError
 from onlinecde.models import AlarmPolicy
@@ -191,3 +191,18 @@ def test_looks_are_plain_arrays_of_one_shape():
         t.shape for t in (looks.times, looks.real, looks.answers, looks.labels, looks.ahead)
     } == {(2, 10)}
     assert np.allclose(looks.log_odds[looks.real], 0.0)
+
+
+def test_of_time_to_an_event_the_risk_within_a_horizon_is_watched():
+    task = simulate_ward(60, seed=2, kind="time-to-event").task
+    model = oc.training.build_model(task, "gru")
+    risk, binary = within(model, task, 6.0)
+    looks = look(risk, binary, "train", AlarmPolicy(0.5, every=2.0))
+    assert np.nanmax(looks.ahead) <= 6.0
+    assert ((looks.answers >= 0) & (looks.answers <= 1))[looks.real].all()
+    with pytest.raises(MetricError, match="horizons are for time-to-event tasks"):
+        within(model, binary, 6.0)
+    model.alarm_policy = AlarmPolicy(0.01, 1.0, 6.0, 2.0, horizon=6.0)
+    found = evaluate(model, task, bootstrap=10).policy
+    assert "within 6 hours" in found.words
+    assert found.score.events > 0

@@ -147,12 +147,12 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
             StateError: a stream has no row yet, or t lies before its last one.
         """
 
-    def interval(self, outputs: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
+    def interval(self, outputs: Tensor, level: float | None = None) -> tuple[Tensor, Tensor]:
         """Lower and upper ends of the intervals around a regression's outputs (..., output), on the CPU.
 
         Args:
             outputs: what the model put out.
-            level: the share of labels that such intervals hold.
+            level: the share of labels that such intervals hold; default: the highest there is.
 
         Raises:
             IntervalsError: the model has none, or none of this level.
