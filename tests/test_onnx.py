@@ -141,6 +141,16 @@ def test_the_example_follows_streams_without_torch_or_this_package(exported):
         assert float(said[1][2]) == pytest.approx(float(model.predict(state).sigmoid()), abs=1e-5)
 
 
+def test_the_example_refuses_an_onnxruntime_that_is_too_old(exported, tmp_path):
+    about = json.loads((exported("fit's recipe")[1] / "model.json").read_text())
+    about["onnxruntime"]["at_least"] = "999.1"
+    (tmp_path / "model.json").write_text(json.dumps(about))
+    words = [sys.executable, str(CLIENT), str(tmp_path)]
+    done = subprocess.run(words, input="", capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "is too old: install 999.1 or newer" in done.stderr
+
+
 def test_what_cannot_be_exported_says_why_and_writes_nothing(tmp_path, monkeypatch):
     plain, target = oc.GRU(1, 2, 1).eval(), tmp_path / "onnx"
     for model, why in (

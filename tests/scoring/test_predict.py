@@ -200,3 +200,38 @@ def test_what_differs_from_training_is_said_and_what_is_needed_is_asked_for(cde,
         DataError, match=r"say which column of the table of events holds the stream"
     ):
         oc.predict(cde, vitals)
+
+
+def test_a_regression_with_intervals_has_their_ends_beside_its_numbers(vitals):
+    from onlinecde.models.intervals import Intervals
+
+    torch.manual_seed(3)
+    model = named(oc.GRU(3, 4, 2), static=())
+    model.intervals = Intervals(
+        (0.9,), ((2.0, 1.0),), ((0.0,), (0.0,)), ((1.0,), (0.5,)), subjects=40
+    )
+    scores = oc.predict(model, vitals, at="end", **LONG)
+    assert scores.columns[2:] == [
+        f"{name}_{place}" for name in ("prediction", "lower", "upper") for place in (0, 1)
+    ]
+    for place, half in ((0, 2.0), (1, 0.5)):
+        middle = scores[f"prediction_{place}"]
+        np.testing.assert_allclose(scores[f"lower_{place}"], middle - half, atol=1e-6)
+        np.testing.assert_allclose(scores[f"upper_{place}"], middle + half, atol=1e-6)
+
+
+def test_time_to_an_event_is_asked_for_a_horizon(cde, vitals, stays):
+    torch.manual_seed(4)
+    model = named(oc.GRU(3, 4, 3, kind="time-to-event"), static=())
+    model.readout.bins.put([6.0, 12.0, 48.0], 12.0)
+    usual, near, far = (
+        oc.predict(model, vitals, at="end", horizon=horizon, **LONG)["probability"]
+        for horizon in (None, 3.0, "2d")
+    )
+    assert oc.predict(model, vitals, at="end", horizon="12h", **LONG)["probability"].equals(usual)
+    assert (near < usual).all()
+    assert (usual < far).all()
+    with pytest.raises(ValueError, match="up to 48"):
+        oc.predict(model, vitals, at="end", horizon="3d", **LONG)
+    with pytest.raises(DataError, match="a horizon is for models of the time to an event"):
+        oc.predict(cde, vitals, at="end", horizon="3h", static=stays, **LONG)
