@@ -445,7 +445,9 @@ def test_fit_lays_the_ramps_on_the_training_split(tmp_path):
     task = oc.data.simulate_ward(60, seed=0, hours=12).task
     settings = {"hidden": 6, "width": 12, "readout_ramps": 3, "readout_width": 8}
     settings |= {"readout_sees_path": True, "readout_dropout": 0.1}
-    done = oc.fit(task, "neural-cde", model_settings=settings, epochs=2, out=tmp_path / "run")
+    # At rows; taught at query times, ramps lie on what the readout sees at those.
+    taught = {"epochs": 2, "at": "rows", "validate_at": "rows"}
+    done = oc.fit(task, "neural-cde", model_settings=settings, out=tmp_path / "run", **taught)
     found = done.model.readout
     train, _ = task.split("train")
     wanted = neural_cde(**flat_of(done.model.config)).fit_scales(train).readout
