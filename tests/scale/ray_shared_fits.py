@@ -32,6 +32,8 @@ def cases(seed):
     numbers[::4, 0] = torch.nan
     numbers[streams % 3 > 0] = torch.nan
     how = {"epochs": 3, "batch_size": 3, "lr": 0.01, "dtype": "float64", "device": "cpu"}
+    # Other labels than the ward's own: its truth is not theirs.
+    ward = replace(ward, truth=None, known_risk=None)
     binary = replace(ward, labels=rows)
     several = replace(
         ward, labels=classes, kind="multiclass", per="stream", metric="accuracy",
@@ -58,11 +60,11 @@ class Counted(SharedTraining):
 
     shares: list = []
 
-    def _gradients(self, batch, labels):
+    def _gradients(self, batch, labels, *more):
         known = labels >= 0 if self.kind == "multiclass" else ~labels.isnan()
         many = [int(known[rank :: self.processes].sum()) for rank in range(self.processes)]
         self.shares.append(many)
-        return super()._gradients(batch, labels)
+        return super()._gradients(batch, labels, *more)
 
 
 def flat(model):
