@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-emulated test-scale test-gpu check bench clean
+.PHONY: install demo test test-emulated test-scale test-gpu check package docs docs-serve bench clean
 
 install: $(STAMP)
 
@@ -35,6 +35,10 @@ test-gpu:
 		-p no:cacheprovider --part {}/$(PARTS) tests/kernels tests/solvers/test_gpu_choice.py \
 		tests/models/test_gpu_models.py tests/models/test_gpu_recurrent.py tests/series/test_series_batches.py \
 		tests/streaming/test_gpu_engine.py || [ $$? = 5 ]'
+
+# The sdist and the wheel, built, installed into empty environments and used there.
+package: install
+	$(BIN)/python .ci/package.py
 
 check: install
 	$(BIN)/ruff format --check .
