@@ -40,6 +40,14 @@ test-gpu:
 package: install
 	$(BIN)/python .ci/package.py
 
+# The site in docs/_build/html; a warning is an error, and links between pages are checked.
+docs: install
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -d docs/_build/cache docs docs/_build/html
+
+docs-serve: docs
+	@echo "http://127.0.0.1:8001/"
+	$(BIN)/python -m http.server 8001 --bind 127.0.0.1 --directory docs/_build/html
+
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -52,4 +60,4 @@ bench: install
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) out build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out build dist docs/_build .pytest_cache .ruff_cache .hypothesis

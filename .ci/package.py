@@ -42,7 +42,8 @@ from onlinecde.data import simulate_ward
 task = simulate_ward(20, seed=0, hours=6).task
 oc.fit(task, "gru", epochs=1, model_settings={"hidden": 4})
 try:
-    oc.SeriesBatch.from_long({"s": [1], "t": [0.0], "c": ["a"], "v": [1.0]}, stream="s", time="t", channel="c", value="v")
+    frame = {"s": [1], "t": [0.0], "c": ["a"], "v": [1.0]}
+    oc.SeriesBatch.from_long(frame, stream="s", time="t", channel="c", value="v")
 except ModuleNotFoundError as error:
     assert "pip install 'onlinecde[data]'" in str(error), error
 else:
@@ -110,7 +111,14 @@ def build() -> Path:
         print(f"{file.name}: {file.stat().st_size / 2**20:.1f} MiB")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    for needed in ("LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "SECURITY.md", "tests/conftest.py"):
+    for needed in (
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "SECURITY.md",
+        "tests/conftest.py",
+    ):
         assert needed in names, f"{sdist.name} lacks {needed}"
     return wheel
 
@@ -133,7 +141,8 @@ def environment(folder: Path, wheel: Path, extras: tuple[str, ...]) -> Path:
     venv.create(folder, with_pip=False, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
     python = str(folder / "bin" / "python")
-    run([sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], ROOT)  # fmt: skip
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
+    run([*pip, "--no-deps", "--no-index", str(wheel)], ROOT)
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         own = Distribution.at(site / Path(metadata).parent)
@@ -149,7 +158,9 @@ def closure(start: Distribution, extras: tuple[str, ...]) -> list[Distribution]:
         current, names = wanted.pop()
         for text in current.requires or ():
             requirement = Requirement(text)
-            if requirement.marker and not any(requirement.marker.evaluate({"extra": name}) for name in names):
+            if requirement.marker and not any(
+                requirement.marker.evaluate({"extra": name}) for name in names
+            ):
                 continue
             if requirement.name.lower() == "onlinecde":
                 wanted.append((start, tuple(requirement.extras)))
@@ -161,8 +172,12 @@ def closure(start: Distribution, extras: tuple[str, ...]) -> list[Distribution]:
             try:
                 needed = distribution(requirement.name)
             except PackageNotFoundError:
-                raise SystemExit(f"{current.name} asks for {text}, which is not installed here") from None
-            assert requirement.specifier.contains(needed.version, prereleases=True), f"{text}: {needed.version}"
+                raise SystemExit(
+                    f"{current.name} asks for {text}, which is not installed here"
+                ) from None
+            assert requirement.specifier.contains(needed.version, prereleases=True), (
+                f"{text}: {needed.version}"
+            )
             result[needed.name] = needed
             wanted.append((needed, ("", *requirement.extras)))
     return list(result.values())
@@ -182,7 +197,11 @@ def refuse_politely(folder: Path, work: Path, *, has_typer: bool) -> None:
     if has_typer:
         return
     ended = subprocess.run(
-        [str(folder / "bin" / "onlinecde"), "--help"], cwd=work, capture_output=True, text=True, check=False
+        [str(folder / "bin" / "onlinecde"), "--help"],
+        cwd=work,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == 1, ended
     assert "pip install 'onlinecde[cli]'" in ended.stderr, ended.stderr
@@ -192,7 +211,9 @@ def refuse_politely(folder: Path, work: Path, *, has_typer: bool) -> None:
 def run(command: list[str], where: Path) -> None:
     """A command, shown whole where it fails."""
     clean = {"PATH": "/usr/bin:/bin", "HOME": str(where), "ONLINECDE_CACHE": str(BUILD / "cache")}
-    ended = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False, env=clean)
+    ended = subprocess.run(
+        command, cwd=where, capture_output=True, text=True, check=False, env=clean
+    )
     if ended.returncode:
         print(ended.stdout[-4000:], ended.stderr[-4000:], sep="\n")
         raise SystemExit(f"{' '.join(command)[:200]} ended with {ended.returncode}")

@@ -47,7 +47,9 @@ class MissingExtra:
     """
 
     @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: Any = None
+    ) -> ModuleSpec | None:
         """None, or raises the error that names the extra."""
         extra = EXTRAS.get(name)
         if extra is None or not _imported_here():
