@@ -125,15 +125,14 @@ async def live(socket: WebSocket, service: Service) -> None:
     """Serve one socket until either side ends it."""
     client: Client = socket.state.client
     await socket.accept()
-    if service.open_sockets >= service.settings.limits.sockets:
+    if not service.sockets.take(client.name, 1):
         await socket.close(TOO_MANY, "too many sockets are open")
         return
-    service.open_sockets += 1
     service.metrics.sockets.inc()
     try:
         await _serve(socket, service, client)
     finally:
-        service.open_sockets -= 1
+        service.sockets.give_back(client.name, 1)
         service.metrics.sockets.dec()
 
 
@@ -220,7 +219,7 @@ async def _read(socket: WebSocket, service: Service, client: Client, listener: L
             await places.acquire()
             await service.commits.room()
             try:
-                answer = service.commits.enter(sent)
+                answer = service.commits.enter(sent, client.name)
             except BaseException:
                 places.release()
                 raise

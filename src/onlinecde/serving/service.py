@@ -23,6 +23,7 @@ from onlinecde.serving.problems import Problem
 from onlinecde.serving.readiness import Readiness
 from onlinecde.serving.request_log import LOGGER, note
 from onlinecde.serving.security import Rates
+from onlinecde.serving.shares import Shares
 from onlinecde.serving.settings import ServeSettings
 from onlinecde.serving.tokens import TokenBook
 from onlinecde.streaming import (
@@ -82,11 +83,17 @@ class Service:
         self.hub = Hub(self.names_within)
         self.rates = Rates(settings.limits.requests_per_second, settings.limits.burst)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
-        self.metrics = Metrics(engine, lambda: self.commits.queued)
+        limits = settings.limits
+        fair = lambda: tokens is not None and len(tokens) > 1  # noqa: E731
+        self.bodies = Shares(limits.bodies_bytes, fair=fair)
+        """Bytes of bodies being read now"""
+        self.sockets = Shares(limits.sockets, fair=fair)
+        queue = Shares(limits.queued_events, fair=fair)
+        self.metrics = Metrics(engine, queue)
         self.commits = GroupCommit(
             engine,
             self._executor,
-            queued_events=settings.limits.queued_events,
+            queue=queue,
             batch_events=settings.limits.batch_events,
             metrics=self.metrics,
             hub=self.hub,
@@ -96,9 +103,6 @@ class Service:
         )
         self.readiness = Readiness(self._store_problem)
         self._long_work = asyncio.Lock()
-        self.open_sockets = 0
-        self.reading_bytes = 0
-        """Bytes of bodies being read now"""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:

@@ -113,7 +113,7 @@ def taking_events(service: Service) -> Callable[[Request], Awaitable[Response]]:
         async with body_of(request, service) as body:
             sent = service.reader.read(body, kind in _NDJSON)
             try:
-                done = await service.commits.enter(sent)
+                done = await service.commits.enter(sent, request.state.client.name)
             except Exception as error:
                 raise service.problem_of(error, events=True) from error
         service.metrics.waited.observe(time.perf_counter() - began)
