@@ -28,6 +28,14 @@ GATHER = 0.001
 """Seconds between two small micro-batches: commits cost the same for one row and for ten"""
 SMALL = 500
 """Events; with as many waiting there is nothing to wait for"""
+_BRIEF = {
+    "too_late": "it comes later than is allowed.",
+    "time_ahead": "it lies too far after what was received before: check its unit and origin.",
+    "row_full": "its row was corrected too often.",
+    "state_unreadable": "the stream cannot take events at the moment.",
+    "stream_limit": "no further stream can be opened.",
+}
+"""Messages for those who may not read, in the place of such as quote from the stream's past"""
 MOST_REFUSALS = 100
 """Refusals told one by one in an answer; the rest is counted"""
 SHARED_SECONDS = 0.03
@@ -49,9 +57,15 @@ class Committed:
     earlier: tuple[Receipts, ...] = ()
     """Of the micro-batches that its other parts were in"""
 
-    def as_json(self, channels: Sequence[str]) -> dict[str, Any]:
-        """Counts, and why events were refused, by the item of the request they came in."""
+    def as_json(self, channels: Sequence[str], *, full: bool = True) -> dict[str, Any]:
+        """Counts, and why events were refused, by the item of the request they came in.
+
+        full: say of the store's past too what is of use to those who may read: without it, how many commits there
+        were and what times a stream is at are left out.
+        """
         named = [self._refused(channels, *one) for one in self.refusals[:MOST_REFUSALS]]
+        if not full:
+            named = [{**one, "message": _BRIEF.get(one["code"], one["message"])} for one in named]
         notes = [
             note
             for receipts in (*self.earlier, self.receipts)
@@ -63,6 +77,7 @@ class Committed:
             self.receipts,
             notes,
             named,
+            **({"sequence": self.receipts.sequence} if full else {}),
             events=len(self.sent.batch),
             counts=self.counts,
             refusals_left_out=len(self.refusals) - len(named),
@@ -292,9 +307,7 @@ class GroupCommit:
                 job.earlier += (receipts,)
                 continue
             counts = counts_of(np.concatenate(job.outcomes))
-            job.answer.set_result(
-                Committed(job.sent, counts, job.refusals, receipts, job.earlier)
-            )
+            job.answer.set_result(Committed(job.sent, counts, job.refusals, receipts, job.earlier))
 
 
 def _partly(error: Exception) -> Problem:

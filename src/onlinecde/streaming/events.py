@@ -165,7 +165,9 @@ class EventBatch:
         first, last = int(self.of[start]), int(self.of[stop - 1]) + 1
         names = self.streams[first:last]
         known = {name for name in names if isinstance(name, str)}
-        refused = {at - start: why for at, why in (self.refused or {}).items() if start <= at < stop}
+        refused = {
+            at - start: why for at, why in (self.refused or {}).items() if start <= at < stop
+        }
         return EventBatch(
             names,
             self.times[start:stop],
