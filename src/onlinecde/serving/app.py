@@ -48,7 +48,14 @@ def create_app(
         openapi_url="/openapi.json",
     )
     app.state.service = service
-    for routes in (api.server_routes, api.event_routes, api.stream_routes, api.alarm_routes):
+    routers = (
+        api.server_routes,
+        api.event_routes,
+        api.stream_routes,
+        api.alarm_routes,
+        api.job_routes,
+    )
+    for routes in routers:
         app.include_router(routes(service))
     add_problems(app)
     if settings.page:
