@@ -55,13 +55,15 @@ def create_app(
         openapi_url="/openapi.json",
     )
     app.state.service = service
-    for routes in (
+    routers = (
         api.server_routes,
         api.admin_routes,
         api.event_routes,
         api.stream_routes,
         api.alarm_routes,
-    ):
+        api.job_routes,
+    )
+    for routes in routers:
         app.include_router(routes(service))
     add_problems(app)
     if settings.page:

@@ -16,6 +16,7 @@ import numpy as np
 from onlinecde.serving.audit_log import SUMMARY_SECONDS, AuditLog
 from onlinecde.serving.event_formats import EventReader, Sent
 from onlinecde.serving.ingest import Committed, GroupCommit
+from onlinecde.serving.jobs import Jobs
 from onlinecde.serving.live import Hub
 from onlinecde.serving.metrics import Metrics
 from onlinecde.serving.models import OutputNames
@@ -39,6 +40,7 @@ from onlinecde.streaming import (
     StreamingError,
     UnknownStream,
 )
+from onlinecde.streaming.pieces import Progress
 from onlinecde.streaming.pipeline.validate import is_name
 from onlinecde.streaming.stream_clock import StreamClock
 
@@ -114,6 +116,7 @@ class Service:
         )
         self.readiness = Readiness(self._store_problem)
         self._long_work = asyncio.Lock()
+        self.jobs = Jobs(self.problem_of)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -130,6 +133,7 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.jobs.close()
         await self.commits.close()
         await asyncio.get_running_loop().run_in_executor(self._executor, self.engine.close)
         self._executor.shutdown()
@@ -167,18 +171,23 @@ class Service:
             raise self.problem_of(error) from error
 
     async def do_in_pieces(
-        self, pieces: Iterator[Result | None], gone: Callable[[], Awaitable[bool]]
+        self,
+        pieces: Iterator[Result | Progress | None],
+        gone: Callable[[], Awaitable[bool]] | None = None,
+        heard: Callable[[Progress], None] = lambda progress: None,
     ) -> Result:
-        """Long work on the engine: one piece of all such work at a time, so that an event waits for one.
+        """Long work on the engine (`streaming.pieces`): one piece of all such work at a time; an event waits for one.
 
-        It ends where whoever asked is gone.
+        It ends where whoever asked is `gone`; its progress is `heard`.
         """
         while True:
             async with self._long_work:
-                if await gone():
+                if gone is not None and await gone():
                     raise Problem(499, "client_gone", "whoever asked is gone.")
                 result = await self.do(lambda: next(pieces))
-            if result is not None:
+            if isinstance(result, Progress):
+                heard(result)
+            elif result is not None:
                 return result
 
     def names_within(self, horizon: float | None) -> OutputNames:
