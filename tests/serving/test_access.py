@@ -32,6 +32,7 @@ ROUTES = [
     ("PUT", "/v1/streams/b", "write"),
     ("DELETE", "/v1/streams/b", "write"),
     ("POST", "/v1/alarms/1/acknowledge", "write"),
+    ("GET", "/v1/jobs", "read"),
     ("GET", "/v1/admin/audit", "admin"),
     ("POST", "/v1/admin/reload", "admin"),
 ]
@@ -67,7 +68,8 @@ def test_the_table_has_every_route(start):
     client, *_ = start()
     told = client.get("/openapi.json").json()["paths"]
     listed = {(m.upper(), p) for p, methods in told.items() for m in methods}
-    assert listed <= tried | {("GET", "/healthz"), ("GET", "/readyz")}
+    own = {("GET", "/v1/jobs/{number}")}  # of a job its owner may hear, whatever else it may
+    assert listed <= tried | {("GET", "/healthz"), ("GET", "/readyz")} | own
 
 
 @pytest.mark.parametrize(("method", "path", "scope"), ROUTES)

@@ -37,7 +37,7 @@ COOKIE = "onlinecde_session"
 OPEN = frozenset(("/healthz", "/readyz", "/login", "/assets/login.css", "/assets/icon.svg"))
 """What anyone may see: that it runs, whether it is ready, and the form to log in"""
 _SAFE = ("GET", "HEAD", "OPTIONS")
-_STREAM = "/v1/streams/"
+_STREAM, _JOB = "/v1/streams/", "/v1/jobs/"
 _FILTERED = frozenset(
     ("/", "/docs", "/openapi.json", "/logout", "/v1/model", "/v1/streams", "/v1/alarms", "/v1/events", "/v1/live")
 )  # fmt: skip
@@ -234,7 +234,7 @@ class Access:
         if not client.all_streams:
             if path.startswith(_STREAM):
                 client.check_stream(_stream_of(path))
-            elif not (path in _FILTERED or path.startswith(("/assets/", "/v1/alarms/"))):
+            elif not (path in _FILTERED or path.startswith(("/assets/", "/v1/alarms/", _JOB))):
                 raise Problem(403, "stream_forbidden", "this needs a token for all streams.")
         return client
 
@@ -372,8 +372,8 @@ def _network(address: str) -> str:
 
 
 def _needed_scope(method: str, path: str) -> str | None:
-    if path == "/logout":
-        return None
+    if path == "/logout" or (path.startswith(_JOB) and method in _SAFE):
+        return None  # of a job its owner may hear, whatever else it may
     if method in _SAFE:
         return "admin" if path.startswith("/v1/admin/") else "read"
     if method == "DELETE" and path.startswith(_STREAM):
