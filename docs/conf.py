@@ -7,9 +7,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-import reference_pages
+import reference_pages  # noqa: E402
 
-from onlinecde.version import __version__
+from onlinecde.version import __version__  # noqa: E402
 
 project = "onlinecde"
 author = "The onlinecde authors"

@@ -36,7 +36,7 @@ def test_every_public_name_has_an_entry_and_an_example_that_runs(room, pages):
         assert f"\n## {name}\n" in pages[f"{room}.md"]
         entry = reference_pages.entry(room, name)
         assert ">>>" in entry or re.search(rf"\b{name}\b", shown), (
-            f"onlinecde.{room}.{name}: no example"
+            f"onlinecde.{room}.{name}: no example in its docstring or in docs/reference/examples/{room}.md"
         )
 
 
@@ -48,7 +48,7 @@ def test_every_package_is_a_room_or_not_for_users():
 def test_every_command_has_its_options_and_an_example(pages):
     examples = reference_pages.example_sections("command_line")
     found = reference_pages.commands()
-    assert set(examples) == set(found)
+    assert set(examples) == set(found), "docs/reference/examples/command_line.md"
     for words, command in found.items():
         assert f"onlinecde {words.removeprefix('onlinecde ')}" in examples[words]
         part = pages["command_line.md"].partition(f"\n## {words}\n")[2].partition("\n## ")[0]
@@ -62,7 +62,9 @@ def test_every_route_is_described_and_used(pages):
     for method, path, _ in reference_pages.routes(reference_pages.api()):
         assert f"\n## {method} {path}\n" in pages["http_api.md"]
         address = re.sub(r"\\\{\w+\\\}", r"[\\w {}]+", re.escape(path))
-        assert re.search(rf'\.{method.lower()}\(f?"{address}"', used), f"{method} {path}: not used"
+        assert re.search(rf'\.{method.lower()}\(f?"{address}"', used), (
+            f"{method} {path} is not used in docs/reference/examples/http_api.md"
+        )
 
 
 def test_every_error_code_has_a_line(pages):
