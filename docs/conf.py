@@ -20,6 +20,7 @@ html_theme = "furo"
 html_title = f"onlinecde {__version__}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_show_copyright = html_show_sphinx = False
 html_copy_source = html_show_sourcelink = False
 templates_path = []
 language = "en"

@@ -310,7 +310,7 @@ def command_page() -> str:
     lines += ["| command | |", "|---|---|"]
     found = commands()
     for words, command in found.items():
-        about = re.split(r"(?<=[.;:])\s", (command.help or "").strip())[0]
+        about = re.split(r"(?<=\.)\s", " ".join((command.help or "").split()))[0]
         lines.append(f"| [`{words}`](#{words.replace(' ', '-')}) | {cell(about)} |")
     examples = example_sections("command_line")
     for words, command in found.items():

@@ -16,7 +16,7 @@ def side_by_side() -> int:
 
 def on_the_gpu() -> int:
     """How many of them a GPU runs at the same time: all where NVIDIA's MPS is at work, else one."""
-    if (many := side_by_side()) == 1:
+    if (processes := side_by_side()) == 1:
         return 1  # asked before every solve: no look at files for nothing
     pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
-    return many if (pipes / "control").exists() else 1
+    return processes if (pipes / "control").exists() else 1

@@ -217,17 +217,17 @@ def _difference(model: OnlineModel, run: Mapping[str, Any], streams: int) -> flo
     worst, largest = 0.0, 1.0
     with torch.no_grad():
         own = model.init_state(streams, static if model.static else None)
-        held = _call(run["init"], [static if model.static else clock[0]])
+        state = _call(run["init"], [static if model.static else clock[0]])
         for row, t in enumerate(clock):
             x = random.normal(size=(streams, model.channels)) * spread + mean
             if gappy:
                 missing = random.random(x.shape) < (1.0 if row == ROWS // 2 else 0.4)
                 x[missing] = np.nan
             x = x.astype(dtype)
-            own, held = model.observe(own, t, x), _call(run["observe"], [*held, t, x])
+            own, state = model.observe(own, t, x), _call(run["observe"], [*state, t, x])
             later = t + 0.1 * scale
             wanted = model.predict(own, later)
-            outputs, shares = _call(run["predict"], [*held, later])
+            outputs, shares = _call(run["predict"], [*state, later])
             likely = model.readout.probabilities(wanted).numpy()
             largest = max(largest, float(wanted.abs().max()))
             worst = max(

@@ -68,10 +68,10 @@ def path_measurability(
             edited = build_path(build, other)
             at_rows = _largest(*_moved_up_to_rows(path, edited, batch, now), tolerance)
             if at_rows is not None:
-                told = _told(batch, name, cut, at_rows) + ", before a row already seen."
+                reason = _told(batch, name, cut, at_rows) + ", before a row already seen."
                 if at_rows.size <= float(rounding[at_rows.stream]):
-                    told += f" That is rounding: allow it with tolerance={2 * at_rows.size:.0e}."
-                return PathMeasurability(Measurability.OFFLINE, told, edits)
+                    reason += f" That is rounding: allow it with tolerance={2 * at_rows.size:.0e}."
+                return PathMeasurability(Measurability.OFFLINE, reason, edits)
             if between is None:
                 ends = torch.minimum(batch.times[:, -1], other.times[:, -1])
                 until = cut.minimum(ends).maximum(now)
@@ -79,8 +79,8 @@ def path_measurability(
                 if since is not None:
                     between = _told(batch, name, cut, since)
     if between is not None:
-        told = f"{between}; up to the rows already seen {edits} edits moved nothing."
-        return PathMeasurability(Measurability.DISCRETE, told, edits)
+        reason = f"{between}; up to the rows already seen {edits} edits moved nothing."
+        return PathMeasurability(Measurability.DISCRETE, reason, edits)
     return PathMeasurability(
         Measurability.CONTINUOUS,
         f"{edits} edits of the future left the path at every earlier time as it was.",

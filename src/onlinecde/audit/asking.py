@@ -35,29 +35,39 @@ class Asked:
 
     def at_rows(self, batch: SeriesBatch) -> Tensor:
         """Outputs (stream, row, output) after each row; in the padding stands anything."""
-        found = self.model(batch, at=batch.times) if self._needs_at else self.model(batch)
-        return self._checked(found, batch, int(batch.rows.max()), batch.times.shape[1], "row")
+        answers = self.model(batch, at=batch.times) if self._needs_at else self.model(batch)
+        return self._checked(answers, batch, int(batch.rows.max()), batch.times.shape[1], "row")
 
     def at_times(self, batch: SeriesBatch, clock: Tensor) -> Tensor:
         """Outputs (stream, query, output) at query times (stream, query)."""
-        found = self.model(batch, at=clock)
-        return self._checked(found, batch, clock.shape[1], clock.shape[1], "query")
+        answers = self.model(batch, at=clock)
+        return self._checked(answers, batch, clock.shape[1], clock.shape[1], "query")
 
-    def _checked(self, found: Any, batch: SeriesBatch, least: int, most: int, what: str) -> Tensor:
-        if not isinstance(found, Tensor):
+    def _checked(
+        self, answers: Any, batch: SeriesBatch, least: int, most: int, what: str
+    ) -> Tensor:
+        if not isinstance(answers, Tensor):
             raise ValueError(
-                f"the model answered with a {type(found).__name__}: answer with a tensor "
+                f"the model answered with a {type(answers).__name__}: answer with a tensor "
                 f"(stream, {what}, output)."
             )
-        if found.ndim == 2 and found.shape[0] == len(batch) and least <= found.shape[1] <= most:
-            found = found[:, :, None]
-        if found.ndim != 3 or found.shape[0] != len(batch) or not least <= found.shape[1] <= most:
+        if (
+            answers.ndim == 2
+            and answers.shape[0] == len(batch)
+            and least <= answers.shape[1] <= most
+        ):
+            answers = answers[:, :, None]
+        if (
+            answers.ndim != 3
+            or answers.shape[0] != len(batch)
+            or not least <= answers.shape[1] <= most
+        ):
             raise ValueError(
-                f"the model answered with shape {tuple(found.shape)} for {len(batch)} streams of "
+                f"the model answered with shape {tuple(answers.shape)} for {len(batch)} streams of "
                 f"up to {most} {'rows' if what == 'row' else 'queries'}: answer with "
                 f"(stream, {what}, output)."
             )
-        return found.detach().cpu()
+        return answers.detach().cpu()
 
 
 @contextmanager

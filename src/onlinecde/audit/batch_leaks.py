@@ -169,9 +169,9 @@ class _LeftOut:
         """Outputs at the rows with part of the edit made; of streams left out, 0."""
         kept = torch.ones(len(batch), dtype=torch.bool)
         kept[self.streams[part]] = False
-        found = ask.at_rows(batch[kept])
-        whole = found.new_zeros(len(batch), *found.shape[1:])
-        whole[kept] = found
+        answers = ask.at_rows(batch[kept])
+        whole = answers.new_zeros(len(batch), *answers.shape[1:])
+        whole[kept] = answers
         return whole
 
     def event(self, batch: SeriesBatch, part: int) -> dict:

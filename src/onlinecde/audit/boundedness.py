@@ -75,17 +75,17 @@ def path_boundedness(
 
 def _exponents(worst: Tensor, lengths: tuple[int, ...]) -> list[float]:
     """The power of the length with which each quantity (length, 3) grew over the last doublings."""
-    many = min(4, len(lengths))
-    size = torch.tensor(lengths[-many:], dtype=torch.float64).log()
+    count = min(4, len(lengths))
+    size = torch.tensor(lengths[-count:], dtype=torch.float64).log()
     size = size - size.mean()
-    height = worst[-many:].clamp(min=1e-12).log()
+    height = worst[-count:].clamp(min=1e-12).log()
     slope = (size[:, None] * height).sum(0) / size.square().sum()
     return slope.nan_to_num(nan=torch.inf, posinf=torch.inf).tolist()
 
 
 def _worst(build: PathBuilder, rows: int, seed: int) -> Tensor:
     """The largest of the three quantities (3,) over all data of that many rows."""
-    found = []
+    worst = []
     for times, seen in _layouts(rows, seed):
         silence = torch.zeros(1, rows, dtype=torch.float64)
         impulses = torch.cat([silence, torch.eye(rows, dtype=torch.float64)[seen]])
@@ -96,8 +96,8 @@ def _worst(build: PathBuilder, rows: int, seed: int) -> Tensor:
         path = build_path(build, _batch(times, data, seen))
         values, slopes = _along(path, knots_per_stream(path, len(data)))
         variation = slopes.diff(dim=2).abs().sum(2)
-        found.append(torch.stack([values.abs().max(), slopes.abs().max(), variation.max()]))
-    return torch.stack(found).amax(0)
+        worst.append(torch.stack([values.abs().max(), slopes.abs().max(), variation.max()]))
+    return torch.stack(worst).amax(0)
 
 
 def _worst_signs(path: ControlPath, streams: int) -> Tensor:
@@ -170,5 +170,5 @@ def _random_signs(rows: int, seed: int) -> Tensor:
 
 def _batch(times: Tensor, values: Tensor, seen: Tensor) -> SeriesBatch:
     """One-channel series (stream, row) at the same times."""
-    told = values.masked_fill(~seen, torch.nan)
-    return SeriesBatch.from_padded(times.repeat(len(values), 1), told[:, :, None])
+    observed = values.masked_fill(~seen, torch.nan)
+    return SeriesBatch.from_padded(times.repeat(len(values), 1), observed[:, :, None])

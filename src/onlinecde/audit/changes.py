@@ -129,10 +129,10 @@ class Ranges:
         """Mean and standard deviation; where there is none, something that tells in float32."""
         values = batch.values.detach().cpu().double().flatten(0, 1)
         seen = ~values.isnan()
-        many = seen.sum(0)
-        middle = values.nan_to_num(0.0).sum(0) / many.clamp(min=1)
+        counts = seen.sum(0)
+        middle = values.nan_to_num(0.0).sum(0) / counts.clamp(min=1)
         spread = (
-            torch.where(seen, values - middle, 0.0).square().sum(0) / many.clamp(min=1)
+            torch.where(seen, values - middle, 0.0).square().sum(0) / counts.clamp(min=1)
         ).sqrt()
         least = 0.1 * middle.abs().clamp(min=10.0)
         return cls(middle.numpy(), torch.where(spread > 1e-6 * middle.abs(), spread, least).numpy())

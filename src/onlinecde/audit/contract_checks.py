@@ -41,13 +41,13 @@ def stream_is_batch(model: OnlineModel, batch: SeriesBatch, seed: int) -> Measur
     worst = 0.0
     for row in range(batch.times.shape[1]):
         alive = (batch.rows > row).nonzero()[:, 0]
-        held = state[alive]
-        bits = _bits(held)
-        after = model.observe(held, batch.times[alive, row], batch.values[alive, row])
-        told = model.predict(after), model.predict(after, clock[alive, row])
-        if _bits(held) != bits:
+        running = state[alive]
+        bits = _bits(running)
+        after = model.observe(running, batch.times[alive, row], batch.values[alive, row])
+        answers = model.predict(after), model.predict(after, clock[alive, row])
+        if _bits(running) != bits:
             return Measured(False, "observe changed the state it was given", "a new state")
-        for said, wanted in zip(told, (whole[alive, row], asked[alive, row]), strict=True):
+        for said, wanted in zip(answers, (whole[alive, row], asked[alive, row]), strict=True):
             worst = max(worst, float(change(wanted, said).max()) / scale_of(whole))
         state = state.put(alive, after)
     return _within(worst, ROUNDING.get(model.dtype, 1e-2))
@@ -72,9 +72,9 @@ def adapted(model: OnlineModel, batch: SeriesBatch, seed: int) -> Measured:
         question, tests = plan(ask, one, ranges, 3, generator, 0.0, companion=beside)
         edits += len(tests)
         continuous = model.measurability is Measurability.CONTINUOUS
-        for found in question.changed(tests, together=1):
-            if continuous or not found.between:
-                return Measured(False, str(narrow(question, found)), "the same bits")
+        for leak in question.changed(tests, together=1):
+            if continuous or not leak.between:
+                return Measured(False, str(narrow(question, leak)), "the same bits")
     return Measured(True, f"{edits} edits of the future moved nothing", "the same bits")
 
 
@@ -100,8 +100,8 @@ def inert_padding(model: OnlineModel, batch: SeriesBatch, seed: int) -> Measured
     moved = change(before, after[:, :most])
     last = after.gather(1, (short.rows - 1)[:, None, None].expand(-1, 1, after.shape[2]))
     padded = torch.arange(after.shape[1], device=short.device) >= short.rows[:, None]
-    held = torch.where(padded[:, :, None], change(last.expand_as(after), after), 0.0)
-    worst = max(float(moved[short.real].max()), float(held.max())) / scale_of(before)
+    filler = torch.where(padded[:, :, None], change(last.expand_as(after), after), 0.0)
+    worst = max(float(moved[short.real].max()), float(filler.max())) / scale_of(before)
     return _within(worst, _INDEPENDENCE)
 
 
@@ -156,11 +156,11 @@ def save_and_load(model: OnlineModel, batch: SeriesBatch, seed: int) -> Measured
 
 def measured_as_declared(model: OnlineModel, batch: SeriesBatch, seed: int) -> Measured:
     """Contract 7: it is as far online as it says."""
-    found = measurability(model, batch, streams=4, cuts=8, seed=seed)
-    told = f"measured {found.measurability.name}, declared {model.measurability.name}"
-    if found.measurability is not model.measurability:
-        told += f": {found.leak or found.reason}"
-    return Measured(found.measurability is model.measurability, told, "the same")
+    measured = measurability(model, batch, streams=4, cuts=8, seed=seed)
+    message = f"measured {measured.measurability.name}, declared {model.measurability.name}"
+    if measured.measurability is not model.measurability:
+        message += f": {measured.leak or measured.reason}"
+    return Measured(measured.measurability is model.measurability, message, "the same")
 
 
 def refusals(model: OnlineModel, batch: SeriesBatch, seed: int) -> Measured:
@@ -179,8 +179,8 @@ def refusals(model: OnlineModel, batch: SeriesBatch, seed: int) -> Measured:
         except ValueError as error:
             missing = [word for word in words if word not in str(error)]
             if missing:
-                told = f"{name}: the error does not name the {missing[0]}: {error}"
-                return Measured(False, told, "a refusal that names the place")
+                message = f"{name}: the error does not name the {missing[0]}: {error}"
+                return Measured(False, message, "a refusal that names the place")
         else:
             return Measured(False, f"{name} was taken", "a refusal")
         if state is not None and _bits(state) != bits:
@@ -255,8 +255,8 @@ def _renamed(parts: list[SeriesBatch]) -> SeriesBatch:
 
 
 def _held(state: StreamState) -> list[tuple[str, Tensor]]:
-    held = [(f.name, getattr(state, f.name)) for f in fields(state)]
-    return [(name, value) for name, value in held if isinstance(value, Tensor)]
+    tensors = [(f.name, getattr(state, f.name)) for f in fields(state)]
+    return [(name, value) for name, value in tensors if isinstance(value, Tensor)]
 
 
 def _bits(state: StreamState) -> list[bytes]:
@@ -264,5 +264,5 @@ def _bits(state: StreamState) -> list[bytes]:
 
 
 def _within(worst: float, allowed: float) -> Measured:
-    told = f"differs by {worst:.1e} of the largest output"
-    return Measured(worst <= allowed, told, f"{allowed:.0e}")
+    message = f"differs by {worst:.1e} of the largest output"
+    return Measured(worst <= allowed, message, f"{allowed:.0e}")

@@ -47,8 +47,8 @@ class ContractReport:
 
     def __str__(self) -> str:
         asked = [result for result in self.results if result.passed is not None]
-        held = sum(1 for result in asked if result.passed)
-        head = f"{self.model}: {held} of {len(asked)} contracts hold"
+        passed = sum(1 for result in asked if result.passed)
+        head = f"{self.model}: {passed} of {len(asked)} contracts hold"
         if len(asked) < len(self.results):
             head += f" (not applicable: {len(self.results) - len(asked)})"
         return "\n".join([head, *(f"  {result}" for result in self.results)])

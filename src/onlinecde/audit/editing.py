@@ -49,9 +49,9 @@ def _with_future(
         table = batch.values[stream, :rows].detach().cpu().numpy()
         now = float(cut[stream])
         past = clock <= now
-        later, told = edit((clock[~past], table[~past]), now, generator)
+        later, observations = edit((clock[~past], table[~past]), now, generator)
         times.append(np.concatenate([clock[past], later]))
-        values.append(np.concatenate([table[past], told]).astype(dtype))
+        values.append(np.concatenate([table[past], observations]).astype(dtype))
     return SeriesBatch.from_arrays(
         times,
         values,

@@ -61,24 +61,24 @@ class Leak:
         event = f"stream {self.event_stream!r}, time {self.event_time:.6g}"
         if self.channel is not None:
             instead = "" if self.old is None else f" instead of {_number(self.old)}"
-            told = f"{event}, channel '{self.channel}': "
-            told += {
+            text = f"{event}, channel '{self.channel}': "
+            text += {
                 "changed": f"changing {_number(self.old)} to {_number(self.new)}",
                 "removed": f"removing {_number(self.old)}",
                 "observed": f"observing {_number(self.new)}{instead} where nothing was",
             }[self.edit]
         elif self.edit == "left out":
-            told = f"leaving stream {self.event_stream!r} out of the batch"
+            text = f"leaving stream {self.event_stream!r} out of the batch"
         elif self.edit == "moved":
-            told = f"{event}: moving the row to time {_number(self.new)}"
+            text = f"{event}: moving the row to time {_number(self.new)}"
         else:
-            told = f"{event}: {'deleting' if self.edit == 'deleted' else 'adding'} the row"
+            text = f"{event}: {'deleting' if self.edit == 'deleted' else 'adding'} the row"
         if self.events > 1:
-            told += f" (and {self.events - 1} more together)"
+            text += f" (and {self.events - 1} more together)"
         whose = f"stream {self.stream!r}" if self.through_batch else "it"
         when = "time" if self.through_batch else "the earlier time"
         return (
-            f"{told} changed output {self.output} of {whose} at {when} {self.time:.6g}"
+            f"{text} changed output {self.output} of {whose} at {when} {self.time:.6g}"
             f"{', between rows,' if self.between_rows else ''} from {self.before:.6g} to "
             f"{self.after:.6g}, by {self.size:.2g} ({self.relative:.1g} of the largest output)"
         )
@@ -121,7 +121,7 @@ class Question:
         """The trials that changed an output up to their cut: at rows first, and between rows."""
         most = max(1, _ROWS_AT_ONCE // (len(self.series[0]) + 3))
         size = together or min(_STREAMS_AT_ONCE, most)
-        found: list[Found] = []
+        leaks: list[Found] = []
         # Versions of one kind stand in one call, so that a model that looks at the number of rows sees it.
         for kind in KINDS:
             for based in (False, True):
@@ -129,38 +129,38 @@ class Question:
                     t for t in tests if t.change.kind == kind and (t.base is not None) == based
                 ]
                 for start in range(0, len(alike), size):
-                    found += self._compare(alike[start : start + size])
-        return found
+                    leaks += self._compare(alike[start : start + size])
+        return leaks
 
     def _compare(self, tests: Sequence[Trial]) -> list[Found]:
-        many, beside = len(tests), [] if self.companion is None else [self.companion]
-        clock = torch.from_numpy(self.queries).to(self.one.device).expand(many + len(beside), -1)
+        count, beside = len(tests), [] if self.companion is None else [self.companion]
+        clock = torch.from_numpy(self.queries).to(self.one.device).expand(count + len(beside), -1)
         pairs = [test.versions(self.series) for test in tests]
-        known = self._unedited.get(many) if tests[0].base is None else None
+        known = self._unedited.get(count) if tests[0].base is None else None
         if known is None:
             whole = stack([start for start, _ in pairs] + beside, self.one)
             asked = self.ask.at_times(whole, clock) if self.ask.takes_at else None
             known = self.ask.at_rows(whole), asked
             if tests[0].base is None:
-                self._unedited[many] = known
+                self._unedited[count] = known
         before, before_asked = known
         edited = stack([changed for _, changed in pairs] + beside, self.one)
         after = self.ask.at_rows(edited)
         most = min(before.shape[1], after.shape[1], len(self.series[0]))
-        before, after = before[:many, :most], after[:many, :most]
+        before, after = before[:count, :most], after[:count, :most]
         times = np.broadcast_to(self.series[0][:most], before.shape[:2])
         last = np.array([test.row for test in tests])[:, None]
-        found = self._largest(tests, before, after, times, np.arange(most) <= last, False)
+        leaks = self._largest(tests, before, after, times, np.arange(most) <= last, False)
         if before_asked is None:
-            return found
-        before, after = before_asked[:many], self.ask.at_times(edited, clock)[:many]
+            return leaks
+        before, after = before_asked[:count], self.ask.at_times(edited, clock)[:count]
         cut = np.array([test.cut for test in tests])[:, None]
         at_row = np.isin(self.queries, self.series[0])
         asked = np.broadcast_to(self.queries, before.shape[:2])
         for between in (False, True):
             shown = (self.queries <= cut) & (at_row != between)
-            found += self._largest(tests, before, after, asked, shown, between)
-        return found
+            leaks += self._largest(tests, before, after, asked, shown, between)
+        return leaks
 
     def _largest(
         self,
@@ -173,7 +173,7 @@ class Question:
     ) -> list[Found]:
         moved = torch.where(torch.from_numpy(shown)[:, :, None], change(before, after), 0.0)
         scale, rounding = scale_of(before), rounding_of(before)
-        found = []
+        leaks = []
         for k, test in enumerate(tests):
             share = float(moved[k].max()) / scale if moved[k].numel() else 0.0
             allowed = self.tolerance
@@ -185,20 +185,20 @@ class Question:
             was, now = float(before[k, at, output]), float(after[k, at, output])
             size = float(moved[k, at, output])
             time = float(times[k, at])
-            found.append(
+            leaks.append(
                 Found(test, size, share, share <= rounding, between, time, output, was, now)
             )
-        return found
+        return leaks
 
 
 Evidence = TypeVar("Evidence")
 
 
 def smallest(
-    many: int, attempt: Callable[[np.ndarray], Evidence | None], whole: Evidence
+    count: int, attempt: Callable[[np.ndarray], Evidence | None], whole: Evidence
 ) -> tuple[np.ndarray, Evidence]:
     """Halve `many` parts for as long as one half alone still leaks: what is left, and its evidence."""
-    left, evidence = np.arange(many), whole
+    left, evidence = np.arange(count), whole
     while len(left) > 1:
         half = len(left) // 2
         for part in (left[:half], left[half:]):
@@ -211,21 +211,21 @@ def smallest(
     return left, evidence
 
 
-def narrow(question: Question, found: Found) -> Leak:
+def narrow(question: Question, evidence: Found) -> Leak:
     """The leak that `found` shows, with as few events edited as will do."""
-    test = found.trial
+    test = evidence.trial
 
     def attempt(part: np.ndarray) -> Found | None:
         seen = question.changed([test.part(part)], together=1)
-        seen = [f for f in seen if f.between == found.between]
+        seen = [f for f in seen if f.between == evidence.between]
         return max(seen, key=lambda f: f.size) if seen else None
 
-    left, shown = smallest(len(test.change), attempt, found)
-    told = test.change.part(left)
+    left, shown = smallest(len(test.change), attempt, evidence)
+    change = test.change.part(left)
     return Leak(
-        **event_of(told, test.versions(question.series)[0], question.one.channels),
+        **event_of(change, test.versions(question.series)[0], question.one.channels),
         event_stream=question.one.streams[0],
-        events=len(told),
+        events=len(change),
         stream=question.one.streams[0],
         time=shown.time,
         output=shown.output,
@@ -240,7 +240,7 @@ def event_of(edit: Change, series: Series, channels: Sequence[str]) -> dict:
     """The first event of a change, in the words of a `Leak`."""
     row = int(edit.rows[0])
     new = None if edit.new is None else float(edit.new[0])
-    told = {"edit": edit.kind, "event_time": float(series[0][row]), "channel": None}
+    event = {"edit": edit.kind, "event_time": float(series[0][row]), "channel": None}
     if edit.channels is not None:
         channel = int(edit.channels[0])
         old = float(series[1][row, channel])
@@ -248,10 +248,10 @@ def event_of(edit: Change, series: Series, channels: Sequence[str]) -> dict:
             "old": None if np.isnan(old) else old,
             "new": None if edit.kind == "removed" else new,
         }
-        return {**told, "channel": channels[channel], **known}
+        return {**event, "channel": channels[channel], **known}
     if edit.kind == "added":
-        return {**told, "event_time": new, "old": None, "new": None}
-    return {**told, "old": float(series[0][row]) if edit.kind == "moved" else None, "new": new}
+        return {**event, "event_time": new, "old": None, "new": None}
+    return {**event, "old": float(series[0][row]) if edit.kind == "moved" else None, "new": new}
 
 
 def _number(value: float | None) -> str:

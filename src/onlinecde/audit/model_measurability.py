@@ -42,13 +42,13 @@ class ModelMeasurability:
         return _FROM_BEST.index(self.measurability) <= _FROM_BEST.index(self.declared)
 
     def __str__(self) -> str:
-        told = f"{self.measurability.name}: {self.reason}"
+        text = f"{self.measurability.name}: {self.reason}"
         if self.leak is not None:
-            told += f"\n  first leak: {self.leak}."
+            text += f"\n  first leak: {self.leak}."
         if self.declared is not None:
             verdict = "it is declared" if self.as_declared else "WORSE than declared:"
-            told += f"\n  {verdict} {self.declared.name}."
-        return told
+            text += f"\n  {verdict} {self.declared.name}."
+        return text
 
 
 def measurability(
@@ -125,31 +125,31 @@ def _audit(
         edits += len(tests)
         # Where streams disturb each other, versions of one must not stand in one call.
         together = 1 if through is not None else None
-        found = question.changed(tests, together)
-        leak = _first_leak(question, [f for f in found if not f.between], together)
+        leaks = question.changed(tests, together)
+        leak = _first_leak(question, [f for f in leaks if not f.between], together)
         if leak is not None:
-            told = "outputs at rows depend on what comes after them."
+            reason = "outputs at rows depend on what comes after them."
             if leak.relative <= ROUNDING[one.dtype]:
-                told += f" That is rounding: allow it with tolerance={2 * leak.relative:.0e}."
-            return ModelMeasurability(Measurability.OFFLINE, told, leak, edits, declared)
+                reason += f" That is rounding: allow it with tolerance={2 * leak.relative:.0e}."
+            return ModelMeasurability(Measurability.OFFLINE, reason, leak, edits, declared)
         if between is None:
-            between = _first_leak(question, [f for f in found if f.between], together)
+            between = _first_leak(question, [f for f in leaks if f.between], together)
         moves = moves or (ask.takes_at and _moves_between_rows(question))
     verdict, leak = Measurability.DISCRETE, between
-    held = f"{edits} edits of the future left every output at rows as it was"
+    unchanged = f"{edits} edits of the future left every output at rows as it was"
     if through is not None:
         verdict, leak = Measurability.OFFLINE, through
-        told = "outputs for one stream depend on the other streams in the batch."
+        reason = "outputs for one stream depend on the other streams in the batch."
     elif not ask.takes_at:
-        told = f"{held}. It takes no query times `at`, so it is discrete at most."
+        reason = f"{unchanged}. It takes no query times `at`, so it is discrete at most."
     elif between is not None:
-        told = f"{held}, but not those between rows."
+        reason = f"{unchanged}, but not those between rows."
     elif not moves:
-        told = f"{held}. Between rows it repeats what it said after the last one."
+        reason = f"{unchanged}. Between rows it repeats what it said after the last one."
     else:
         verdict = Measurability.CONTINUOUS
-        told = f"{edits} edits of the future left every output at or before their time as it was."
-    return ModelMeasurability(verdict, told, leak, edits, declared)
+        reason = f"{edits} edits of the future left every output at or before their time as it was."
+    return ModelMeasurability(verdict, reason, leak, edits, declared)
 
 
 def plan(
@@ -183,12 +183,12 @@ def plan(
     return Question(ask, one, series, queries, tolerance, companion), tests
 
 
-def _first_leak(question: Question, found: Sequence[Found], together: int | None) -> Leak | None:
+def _first_leak(question: Question, leaks: Sequence[Found], together: int | None) -> Leak | None:
     """The largest change that is there for the stream alone too, narrowed to its event.
 
     Changed values come first: of them one can say from what to what.
     """
-    ordered = sorted(found, key=lambda f: (KINDS.index(f.trial.change.kind), -f.size))
+    ordered = sorted(leaks, key=lambda f: (KINDS.index(f.trial.change.kind), -f.size))
     # Among other versions a stream's last bits may change with their rounding; alone they may not.
     doubtful = [f for f in ordered if f.rounding]
     for seen in [f for f in ordered if not f.rounding] + doubtful[:_CONFIRMED_AT_MOST]:

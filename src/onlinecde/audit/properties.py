@@ -83,8 +83,8 @@ class PropertiesRow:
     def agrees(self, condition: str) -> bool:
         """Whether the measurement is compatible with the claim; a claim not made, or open, is."""
         claim = self.paper.get(condition, "unknown")
-        found = self.measured.verdicts()[condition]
-        return claim in ("unknown", found) or (claim == "smooth" and found in ("C1", "C2"))
+        measured = self.measured.verdicts()[condition]
+        return claim in ("unknown", measured) or (claim == "smooth" and measured in ("C1", "C2"))
 
 
 def properties_table(seed: int = 0) -> tuple[PropertiesRow, ...]:

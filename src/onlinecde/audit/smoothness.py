@@ -76,9 +76,12 @@ def path_smoothness(build: PathBuilder, batch: SeriesBatch) -> PathSmoothness:
     jumped = ((fine > _TOLERANCE) & (fine > coarse / 2)).tolist()
     slope_gap = (path.derivative(knot) - after[1]).abs().amax(2) * right / size
     error = float(torch.where(inner, slope_gap, 0.0).max())
-    found = _classify(jumped)
+    smoothness = _classify(jumped)
     return PathSmoothness(
-        found, _reason(found, fine.tolist(), int(inner.sum()), error), _triple(fine), error
+        smoothness,
+        _reason(smoothness, fine.tolist(), int(inner.sum()), error),
+        _triple(fine),
+        error,
     )
 
 
@@ -100,17 +103,19 @@ def _classify(jumped: list[bool]) -> Smoothness:
     return next((kind for kind, jump in zip(order, jumped, strict=True) if jump), Smoothness.C2)
 
 
-def _reason(found: Smoothness, jumps: list[float], knots: int, error: float) -> str:
+def _reason(smoothness: Smoothness, jumps: list[float], knots: int, error: float) -> str:
     what = {
         Smoothness.BROKEN: f"X jumps at a knot, by {jumps[0]:.2g} of its size",
         Smoothness.PIECEWISE: f"the slope jumps at a knot, by {jumps[1]:.2g} of X's size a piece",
         Smoothness.C1: f"slopes meet (to {jumps[1]:.0e}), the curvature jumps by {jumps[2]:.2g}",
         Smoothness.C2: f"slopes (to {jumps[1]:.0e}) and curvatures (to {jumps[2]:.0e}) meet",
-    }[found]
-    told = f"{what}; {knots} knots looked at."
+    }[smoothness]
+    reason = f"{what}; {knots} knots looked at."
     if error > _TOLERANCE:
-        told += f" `derivative` is not the right slope of `evaluate` at a knot: off by {error:.2g}."
-    return told
+        reason += (
+            f" `derivative` is not the right slope of `evaluate` at a knot: off by {error:.2g}."
+        )
+    return reason
 
 
 def _triple(numbers: Tensor) -> tuple[float, float, float]:

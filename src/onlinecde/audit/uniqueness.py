@@ -65,36 +65,36 @@ def path_uniqueness(
     same = tuple(kind for kind, number in plain.items() if number)
     still = None if counted is None else tuple(kind for kind, number in counted.items() if number)
     if not same and not still:
-        found = Uniqueness.ALWAYS
+        uniqueness = Uniqueness.ALWAYS
     elif still == ():
-        found = Uniqueness.WITH_COUNTS
+        uniqueness = Uniqueness.WITH_COUNTS
     else:
-        found = Uniqueness.NEVER
+        uniqueness = Uniqueness.NEVER
     pairs = kinds * pairs_of_a_kind
-    return PathUniqueness(found, _reason(plain, counted, pairs), pairs, same, still)
+    return PathUniqueness(uniqueness, _reason(plain, counted, pairs), pairs, same, still)
 
 
 def _reason(plain: dict[str, int], counted: dict[str, int] | None, pairs: int) -> str:
-    def told(collisions: dict[str, int]) -> str:
-        found = [f"{kind} ({number})" for kind, number in collisions.items() if number]
+    def in_words(collisions: dict[str, int]) -> str:
+        kinds = [f"{kind} ({number})" for kind, number in collisions.items() if number]
         total = sum(collisions.values())
-        return f"{total} of {pairs} pairs collided" + (f": {', '.join(found)}" if found else "")
+        return f"{total} of {pairs} pairs collided" + (f": {', '.join(kinds)}" if kinds else "")
 
     parts = (
-        [told(plain)]
+        [in_words(plain)]
         if counted is None
-        else [f"without counts {told(plain)}", f"with counts {told(counted)}"]
+        else [f"without counts {in_words(plain)}", f"with counts {in_words(counted)}"]
     )
     return "; ".join(parts) + ". More pairs may collide: a measurement can refute, not prove."
 
 
 def _collisions(build: PathBuilder, number: int, seed: int) -> dict[str, int]:
     """How many pairs of each kind share starting point and signature."""
-    found = {}
+    collisions = {}
     for kind, first, second in _pairs(build, number, seed):
         apart = _distance(_seen_by_a_cde(build, first), _seen_by_a_cde(build, second))
-        found[kind] = int((apart < _TOLERANCE).sum())
-    return found
+        collisions[kind] = int((apart < _TOLERANCE).sum())
+    return collisions
 
 
 def _seen_by_a_cde(build: PathBuilder, batch: SeriesBatch) -> tuple[Tensor, ...]:

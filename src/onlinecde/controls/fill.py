@@ -69,9 +69,9 @@ def hold_ends(values: Tensor) -> Tensor:
         return values
     observed = ~values.isnan()
     rank = observed.cumsum(1)
-    held = observations_in_order(values, observed, rank).gather(1, rank)
+    latest = observations_in_order(values, observed, rank).gather(1, rank)
     inside = (rank > 0) & (rank < rank[:, -1:])
-    return torch.where(inside, values, held)
+    return torch.where(inside, values, latest)
 
 
 def interpolate_linearly(values: Tensor) -> Tensor:

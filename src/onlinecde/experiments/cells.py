@@ -115,11 +115,11 @@ def cells_of(
         raise ExperimentError(f"protocol is {protocol!r}: choose one of {', '.join(PROTOCOLS)}.")
     if budget not in BUDGETS:
         raise ExperimentError(f"budget is {budget!r}: choose one of {', '.join(BUDGETS)}.")
-    how, much = PROTOCOLS[protocol], BUDGETS[budget]
+    rules, much = PROTOCOLS[protocol], BUDGETS[budget]
     chosen = tuple(seeds) if seeds else table.seeds[: much.seeds]
     demo = demo and "mimic-iv" in table.data_sets
     cells = [
-        _cell(table, row, column, fold, seed, how, much, found, demo)
+        _cell(table, row, column, fold, seed, rules, much, found, demo)
         for row in table.rows
         for fold in range(1, table.folds + 1) or (None,)
         for column in table.columns
@@ -215,8 +215,8 @@ def _is_for(best: Mapping[str, Any], row: Row, column: Column, model: Mapping[st
     if best["model"] != column.model or best["task"] != row.data:
         return False
     same = ("control", "counts")
-    told = best["model_settings"]
-    return all(told.get(name, model.get(name)) == model.get(name) for name in same)
+    model_settings = best["model_settings"]
+    return all(model_settings.get(name, model.get(name)) == model.get(name) for name in same)
 
 
 def _matches(cell: Cell, pattern: str) -> bool:

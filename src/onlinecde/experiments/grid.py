@@ -65,10 +65,10 @@ def reproduce(
 
 def grid_of(table: Table) -> Table:
     """The table whose cells are run: itself, or the one a figure shows."""
-    found = load_table(table.of) if table.kind == "figure" else table
-    if found.kind != "grid":
+    grid = load_table(table.of) if table.kind == "figure" else table
+    if grid.kind != "grid":
         raise ExperimentError(f"'{table.name}' is made by `onlinecde {table.command}`.")
-    return found
+    return grid
 
 
 def run_cells(
@@ -111,14 +111,14 @@ def run_cells(
 def forget_failures(cells: Sequence[Cell], home: Path) -> None:
     """Take away the records of cells that failed, so that whoever comes first runs them again."""
     for cell in cells:
-        found = read_result(home / cell.place, cell)
-        if found is not None and found["status"] == "failed":
+        result = read_result(home / cell.place, cell)
+        if result is not None and result["status"] == "failed":
             (home / cell.place / RESULT).unlink(missing_ok=True)
 
 
 def _is_settled(folder: Path, cell: Cell, retry: bool) -> bool:
-    found = read_result(folder, cell)
-    return found is not None and (found["status"] == "done" or not retry)
+    result = read_result(folder, cell)
+    return result is not None and (result["status"] == "done" or not retry)
 
 
 class _LastTask:

@@ -49,9 +49,9 @@ def commit() -> str | None:
     # Some other checkout around an installed package tells nothing about it.
     if ask("ls-files", "--error-unmatch", "__init__.py") is None:
         return None
-    found = ask("rev-parse", "HEAD")
+    revision = ask("rev-parse", "HEAD")
     changed = ask("status", "--porcelain", "--untracked-files=no", "--", "../..")
-    return None if found is None else found + ("+" if changed else "")
+    return None if revision is None else revision + ("+" if changed else "")
 
 
 @cache
@@ -80,17 +80,17 @@ def versions() -> dict[str, str]:
 
 def hardware(device: torch.device) -> dict[str, str | int]:
     """The processor, its cores and threads, and the GPU where one was used."""
-    told: dict[str, str | int] = {
+    content: dict[str, str | int] = {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
     }
-    if (many := side_by_side()) > 1:
-        told["side_by_side"] = many
+    if (processes := side_by_side()) > 1:
+        content["side_by_side"] = processes
     if device.type == "cuda" and torch.cuda.is_available():
-        told["gpu"] = torch.cuda.get_device_name(device)
-    return told
+        content["gpu"] = torch.cuda.get_device_name(device)
+    return content
 
 
 @cache
@@ -114,18 +114,18 @@ class Memory:
 @contextmanager
 def peak_memory(device: str) -> Iterator[Memory]:
     """Measure the peak inside: allocated on the GPU, or by how much this process grew on the CPU."""
-    found = Memory()
+    memory = Memory()
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-        yield found
-        found.bytes = torch.cuda.max_memory_allocated()
+        yield memory
+        memory.bytes = torch.cuda.max_memory_allocated()
         return
     before = _forget_peak()
-    yield found
+    yield memory
     after = _status("VmHWM")
     if before is not None and after is not None:
-        found.bytes = max(0, after - before)
+        memory.bytes = max(0, after - before)
 
 
 def _forget_peak() -> int | None:

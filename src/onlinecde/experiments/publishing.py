@@ -36,11 +36,11 @@ def publish(summary: Summary, folder: str | os.PathLike[str], command: str) -> P
     file = home / f"{published_name(summary)}.json"
     earlier = _places(read_results(file)) if file.exists() else {}
     models = {column.name: column.model for column in summary.table.columns}
-    found = [
+    stored = [
         _place(entry, models[entry.column], earlier.get(name))
         for name, entry in summary.entries.items()
     ]
-    places = [place for place in found if place["runs"] or place["failures"]]
+    places = [place for place in stored if place["runs"] or place["failures"]]
     if not any(place["runs"] for place in places):
         raise ExperimentError(
             f"no cell of '{summary.table.name}' is done in {summary.folder} with these settings: "
@@ -102,14 +102,14 @@ def command_for(
 
 def read_published(file: str | os.PathLike[str]) -> Summary:
     """A published file as the summary it was made from, ready to be tabulated and drawn."""
-    told = read_results(file)
-    places = told["places"]
+    content = read_results(file)
+    places = content["places"]
     rows = {place["row"]: place for place in places}
     columns = {place["column"]: place["model"] for place in places}
     table = Table(
-        name=told["table"],
-        **{name: told[name] for name in _OF_A_TABLE},
-        folds=told.get("folds", 0),
+        name=content["table"],
+        **{name: content[name] for name in _OF_A_TABLE},
+        folds=content.get("folds", 0),
         columns=tuple(Column(name, model) for name, model in columns.items()),
         rows=tuple(Row(name, place["data"], place["metric"]) for name, place in rows.items()),
     )
@@ -118,7 +118,7 @@ def read_published(file: str | os.PathLike[str]) -> Summary:
         for row in table.rows
         for column in table.columns
     }
-    for name, place in _places(told).items():
+    for name, place in _places(content).items():
         theirs = place["published"]
         entries[name] = Entry(
             row=entries[name].row,
@@ -127,14 +127,14 @@ def read_published(file: str | os.PathLike[str]) -> Summary:
             results=tuple({**run, **run["made"]} for run in place["runs"]),
             failures=tuple(place["failures"]),
         )
-    protocol, budget = PROTOCOLS[told["protocol"]], BUDGETS[told["budget"]]
+    protocol, budget = PROTOCOLS[content["protocol"]], BUDGETS[content["budget"]]
     return Summary(
         table=table,
         protocol=protocol.name,
         budget=budget.name,
-        demo=told["demo"],
+        demo=content["demo"],
         entries=entries,
-        notes=notes_on(table, protocol, budget, told["demo"], entries, {}),
+        notes=notes_on(table, protocol, budget, content["demo"], entries, {}),
         folder=Path(file).parent,
     )
 
@@ -142,25 +142,25 @@ def read_published(file: str | os.PathLike[str]) -> Summary:
 def read_results(file: str | os.PathLike[str]) -> dict[str, Any]:
     """A published file as it stands, known to be one."""
     try:
-        told = json.loads(Path(file).read_text(encoding="utf-8"))
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise ExperimentError(f"{file} cannot be read: {error}.") from error
     except ValueError as error:
         raise ExperimentError(f"{file} is not JSON ({error}): publish it again.") from error
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ExperimentError(f"{file} holds no published results: write it with --publish.")
-    return told
+    return content
 
 
-def _places(told: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+def _places(content: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
     """The places of a file by row and column, with each run's own circumstances in it."""
-    made = told["made"]
+    made = content["made"]
     return {
         (place["row"], place["column"]): {
             **place,
             "runs": [{**run, "made": made[run["made"]]} for run in place["runs"]],
         }
-        for place in told["places"]
+        for place in content["places"]
     }
 
 
@@ -205,13 +205,13 @@ def _which(named: Mapping[str, Any]) -> tuple[int | None, int]:
 
 
 def _run(result: Mapping[str, Any]) -> dict[str, Any]:
-    told = {name: _rounded(result.get(name)) for name in _OF_A_RUN}
+    content = {name: _rounded(result.get(name)) for name in _OF_A_RUN}
     made = {name: result.get(name) for name in _MADE}
     if (made["commit"] or "+").endswith("+") and made["source"] == source():
         # Run from the very files of this checkout, in a copy without git or before they were committed.
         made["commit"] = commit() or made["commit"]
     which = {name: result["cell"][name] for name in ("fold", "seed") if name in result["cell"]}
-    return {**which, **told, "made": made}
+    return {**which, **content, "made": made}
 
 
 def _rounded(value: Any) -> Any:

@@ -55,8 +55,8 @@ def measured(entry: Entry) -> str:
 
 def published(entry: Entry) -> str:
     """The paper's mean and deviation; empty where it has none."""
-    told = entry.published
-    return "" if told is None else pair(told.mean, told.std, entry)
+    paper = entry.published
+    return "" if paper is None else pair(paper.mean, paper.std, entry)
 
 
 def beside(entry: Entry) -> str:
@@ -72,9 +72,9 @@ def cost(entry: Entry) -> str:
     seconds, memory = runs.mean("seconds_per_epoch"), runs.mean("peak_memory_bytes")
     if seconds is None:
         return ""
-    told = f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    told += " on a GPU" if on_gpu else " on a CPU"
-    return told if memory is None else f"{told}, {_bytes(memory)}"
+    text = f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    text += " on a GPU" if on_gpu else " on a CPU"
+    return text if memory is None else f"{text}, {_bytes(memory)}"
 
 
 def evaluations(entry: Entry) -> str:
@@ -110,15 +110,15 @@ def as_csv(summary: Summary) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV)
     for (row, column), entry in summary.entries.items():
-        told, memory = entry.published, entry.mean("peak_memory_bytes")
+        paper, memory = entry.published, entry.mean("peak_memory_bytes")
         numbers = (
             entry.mean(),
             entry.deviation(),
-            told.mean if told else None,
-            told.std if told else None,
+            paper.mean if paper else None,
+            paper.std if paper else None,
             entry.mean("validation"),
             entry.nfe,
-            told.nfe if told else None,
+            paper.nfe if paper else None,
             entry.mean("seconds_per_epoch"),
             None if memory is None else memory / 2**20,
             entry.mean("epochs"),
@@ -179,11 +179,11 @@ def cost_panels(summary: Summary) -> tuple[list[CostPanel], str]:
         points = []
         for column in summary.table.columns:
             entry = summary.entry(row.name, column.name)
-            told = entry.published
+            paper = entry.published
             x = entry.nfe if axis.startswith("eval") else entry.mean("seconds_per_epoch")
             theirs = None
-            if told is not None and told.nfe is not None and axis.startswith("eval"):
-                theirs = told.nfe, told.mean
+            if paper is not None and paper.nfe is not None and axis.startswith("eval"):
+                theirs = paper.nfe, paper.mean
             mean = entry.mean()
             if mean is not None and x is not None:
                 points.append(
@@ -212,8 +212,8 @@ def grid_markdown(
 def pair(mean: float, deviation: float | None, entry: Entry) -> str:
     """Mean and deviation with the digits that count for the row's metric."""
     digits = 1 if entry.row.percent or (entry.row.metric == "rmse" and abs(mean) >= 1) else 3
-    told = f"{mean:.{digits}f}"
-    return told if deviation is None else f"{told} ± {deviation:.{digits}f}"
+    text = f"{mean:.{digits}f}"
+    return text if deviation is None else f"{text} ± {deviation:.{digits}f}"
 
 
 def made_on(summary: Summary) -> str:
@@ -244,8 +244,8 @@ def short_commit(commit: str | None) -> str:
     return "unknown" if commit is None else commit[:12] + "+" * commit.endswith("+")
 
 
-def _bytes(many: float) -> str:
-    return f"{many / 2**30:.1f} GiB" if many >= 2**30 else f"{many / 2**20:.0f} MiB"
+def _bytes(count: float) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def _escape(text: str) -> str:

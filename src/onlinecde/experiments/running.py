@@ -97,10 +97,10 @@ def record_failure(cell: Cell, folder: Path, error: Exception, device: str) -> d
 def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
     """The result of a cell, if there is one and it was made with the cell's settings."""
     try:
-        found = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and found.get("digest") == cell.digest else None
+    return result if isinstance(result, dict) and result.get("digest") == cell.digest else None
 
 
 def write_result(folder: Path, result: dict[str, Any]) -> None:
@@ -125,19 +125,19 @@ def _trained(
         where = "cuda" if device == "auto" and torch.cuda.is_available() else device
         model = load_model(run / "model", classes=[SlippedCDE])
         return model.to("cpu" if where == "auto" else where), read_log(run)
-    how = FitSettings(**cell.fit)
+    settings = FitSettings(**cell.fit)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for("weights", how.seed))
+        torch.manual_seed(seed_for("weights", settings.seed))
         model = slipped_model(task, cell.column.model, cell.model, cell.slips)
         if cell.protocol.name == "clean":
-            asked = asked_task(task, how)
-            start_at_base_rate(model, asked, balanced=how.class_weights == "balanced")
+            asked = asked_task(task, settings)
+            start_at_base_rate(model, asked, balanced=settings.class_weights == "balanced")
     about = {
         "source": "experiment",
         "name": cell.row.data,
         "arguments": cell.settings["data"],
     }
-    done = fit(task, model, run, settings=how, source=about, device=device, callback=callback)
+    done = fit(task, model, run, settings=settings, source=about, device=device, callback=callback)
     return done.model, list(done.history)
 
 
@@ -149,15 +149,15 @@ def _measured(
     outputs = predict_split(model, task, "test")
     every = _every_metric(model, task, outputs)
 
-    def metric(found: Tensor, wanted: Tensor) -> float:
-        return score(task.kind, cell.row.metric, found, wanted, model.readout)
+    def metric(outputs: Tensor, wanted: Tensor) -> float:
+        return score(task.kind, cell.row.metric, outputs, wanted, model.readout)
 
     try:
         if not cell.batch_rmse:
             return metric(outputs, labels), every
         size = cell.fit["batch_size"]
         parts = zip(outputs.split(size), labels.cpu().split(size), strict=True)
-        each = [metric(found, wanted) for found, wanted in parts]
+        each = [metric(answers, wanted) for answers, wanted in parts]
         return sum(each) / len(each), every
     except UndefinedMetric:
         return None, every
@@ -171,8 +171,8 @@ def _every_metric(model: OnlineModel, task: Task, outputs: Tensor) -> dict[str, 
         asked = predict_split(model, task, "validation")
         risks["validation"] = as_probabilities(head, asked)
     fitting = [metric for metric in METRICS.values() if task.kind in metric.kinds]
-    found = judge("", risks, task, "test", fitting, bootstrap=0)
-    return {name: estimate.value for name, estimate in found.metrics.items()}
+    judged = judge("", risks, task, "test", fitting, bootstrap=0)
+    return {name: estimate.value for name, estimate in judged.metrics.items()}
 
 
 def _evaluations(cell: Cell, model: OnlineModel, task: Task) -> int | None:

@@ -19,8 +19,8 @@ def sample_task(task: Task, streams: int | None, rows: int | None) -> Task:
         return task
     chosen, splits, start = [], {}, 0
     for name, at in task.splits.items():
-        many = max(1, round(streams * len(at) / len(task.series)))
-        kept = _taking_turns(at, _classes(task, at))[:many].sort().values
+        count = max(1, round(streams * len(at) / len(task.series)))
+        kept = _taking_turns(at, _classes(task, at))[:count].sort().values
         chosen.append(kept)
         splits[name] = torch.arange(start, start + len(kept))
         start += len(kept)

@@ -70,8 +70,8 @@ class SlippedCDE(NeuralCDE):
         self.config |= {"slips": slips, "longest": longest}
         if "padding" in self.slips and self.control != "natural_cubic":
             raise ValueError("the slip 'padding' is one of the natural cubic control.")
-        how = self.solver
-        if "left slope" in self.slips and (how.table.name, how.steps, how.max_step) != (
+        own = self.solver
+        if "left slope" in self.slips and (own.table.name, own.steps, own.max_step) != (
             "rk4",
             1,
             None,

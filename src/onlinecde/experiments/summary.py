@@ -31,24 +31,24 @@ class Entry:
 
     def values(self, name: str = "test") -> list[float]:
         """A number of each run that has it, in the row's units (per cent for accuracy)."""
-        found = [result[name] for result in self.results if result.get(name) is not None]
+        values = [result[name] for result in self.results if result.get(name) is not None]
         scale = 100.0 if self.row.percent and name in ("test", "validation") else 1.0
-        return [scale * value for value in found]
+        return [scale * value for value in values]
 
     def mean(self, name: str = "test") -> float | None:
-        found = self.values(name)
-        return statistics.fmean(found) if found else None
+        values = self.values(name)
+        return statistics.fmean(values) if values else None
 
     def deviation(self, name: str = "test") -> float | None:
         """Over the runs, with n - 1; None for a single one."""
-        found = self.values(name)
-        return statistics.stdev(found) if len(found) > 1 else None
+        values = self.values(name)
+        return statistics.stdev(values) if len(values) > 1 else None
 
     @property
     def nfe(self) -> float | None:
         """In thousands an epoch; None for models without a solver."""
-        found = self.mean("nfe_per_epoch")
-        return found / 1000 if found else None
+        evaluations = self.mean("nfe_per_epoch")
+        return evaluations / 1000 if evaluations else None
 
     @property
     def state(self) -> str:
@@ -92,19 +92,19 @@ def summarise(
     `missing` says, by data set and task, why data is not there.
     """
     missing = missing or {}
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    results: dict[tuple[str, str], list[dict[str, Any]]] = {}
     wanted: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         place = cell.row.name, cell.column.name
         wanted.setdefault(place, []).append(cell)
         result = read_result(folder / cell.place, cell)
         if result is not None:
-            found.setdefault(place, []).append(result)
+            results.setdefault(place, []).append(result)
     entries = {}
     for row in table.rows:
         for column in table.columns:
             place = row.name, column.name
-            runs = found.get(place, [])
+            runs = results.get(place, [])
             entries[place] = Entry(
                 row=row,
                 column=column.name,
@@ -142,9 +142,11 @@ def notes_on(
     ]
     runs = {len(entry.results) for entry in entries.values() if entry.results}
     if runs:
-        many = f"{min(runs)}" if len(runs) == 1 else f"{min(runs)} to {max(runs)}"
+        counts = f"{min(runs)}" if len(runs) == 1 else f"{min(runs)} to {max(runs)}"
         notes.append(
-            "One run each." if runs == {1} else f"Means over {many} runs, ± one deviation (n - 1)."
+            "One run each."
+            if runs == {1}
+            else f"Means over {counts} runs, ± one deviation (n - 1)."
         )
     if table.folds:
         notes.append(
@@ -154,9 +156,9 @@ def notes_on(
     if demo:
         notes.append("On the demo of MIMIC-IV, 100 patients: the numbers mean nothing.")
     if any(entry.nfe for entry in entries.values()):
-        how = {r["nfe_counted"] for e in entries.values() for r in e.results}
+        counted = {r["nfe_counted"] for e in entries.values() for r in e.results}
         adaptive = ", ".join(f"{name} {value}" for name, value in table.solver.items())
-        if "one epoch of the trained model" in how:
+        if "one epoch of the trained model" in counted:
             notes.append(
                 f"Trained with rk4, one step a piece; NFE counted with {adaptive} in the forward "
                 "passes of one epoch of the trained model."

@@ -155,17 +155,19 @@ def parse_table(name: str, text: str) -> Table:
     >>> parse_table("mine", 'like = "controls"\\nfolds = 5').rows == load_table("controls").rows
     True
     """
-    told = _read(name, text)
-    if "like" in told:
-        model = str(told.pop("like"))
-        told = {**_read(model, _packaged(model)), **told}
+    content = _read(name, text)
+    if "like" in content:
+        model = str(content.pop("like"))
+        content = {**_read(model, _packaged(model)), **content}
     columns = tuple(
-        _column(name, number, entry) for number, entry in enumerate(told.pop("columns", []), 1)
+        _column(name, number, entry) for number, entry in enumerate(content.pop("columns", []), 1)
     )
-    rows = tuple(_row(name, number, entry) for number, entry in enumerate(told.pop("rows", []), 1))
-    if "seeds" in told:
-        told["seeds"] = tuple(told["seeds"])
-    table = _made(Table, f"table '{name}'", {"name": name, **told}, columns=columns, rows=rows)
+    rows = tuple(
+        _row(name, number, entry) for number, entry in enumerate(content.pop("rows", []), 1)
+    )
+    if "seeds" in content:
+        content["seeds"] = tuple(content["seeds"])
+    table = _made(Table, f"table '{name}'", {"name": name, **content}, columns=columns, rows=rows)
     if not isinstance(table.folds, int) or table.folds == 1 or table.folds < 0:
         raise ExperimentError(f"table '{name}': folds is {table.folds!r}: give 2 or more, or none.")
     if table.kind == "grid" and not (table.rows and table.columns):
@@ -210,14 +212,14 @@ def _row(table: str, number: int, entry: Mapping[str, Any]) -> Row:
     return _made(Row, where, {**entry, "published": published})
 
 
-def _made(cls: type, where: str, told: Mapping[str, Any], **more: Any) -> Any:
+def _made(cls: type, where: str, content: Mapping[str, Any], **more: Any) -> Any:
     known = [f.name for f in fields(cls)]
-    for word in told:
+    for word in content:
         if word not in known:
             near = difflib.get_close_matches(word, known, 1)
             hint = f": did you mean '{near[0]}'?" if near else f": choose from {', '.join(known)}."
             raise ExperimentError(f"{where}: there is no '{word}'{hint}")
     try:
-        return cls(**told, **more)
+        return cls(**content, **more)
     except TypeError as error:
         raise ExperimentError(f"{where} is not complete: {error}.") from error

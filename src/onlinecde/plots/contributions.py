@@ -46,8 +46,10 @@ class ExplainedStream:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; what is not known is left out."""
-        told = asdict(self)
-        return {name: value for name, value in told.items() if value or not name.startswith("best")}
+        content = asdict(self)
+        return {
+            name: value for name, value in content.items() if value or not name.startswith("best")
+        }
 
 
 def contributions_figure(streams: Sequence[ExplainedStream]) -> Figure:
@@ -92,12 +94,12 @@ def _make_room(figure: Figure, named: Sequence[Axes]) -> None:
     picture wider, not its panels narrower.
     """
     width, height = figure.get_size_inches()
-    many = len(named)
+    count = len(named)
     first, *others = (_name_inches(axis) for axis in named)
-    between = 1.15 / (width / many - 1.15)  # in panels
-    panel = (width - 1.4) / (many + (many - 1) * between)
+    between = 1.15 / (width / count - 1.15)  # in panels
+    panel = (width - 1.4) / (count + (count - 1) * between)
     left, gap = max(1.25, first + 0.2), max(between * panel, max(others, default=0.0) + 0.25)
-    width = left + many * panel + (many - 1) * gap + 0.15
+    width = left + count * panel + (count - 1) * gap + 0.15
     figure.set_size_inches(width, height)
     figure.subplots_adjust(left=left / width, right=1 - 0.15 / width, wspace=gap / panel)
 
@@ -161,12 +163,12 @@ def _circles(
 
     Diameters go in half points: circles of one size are one shape in an SVG, and the file small.
     """
-    found: dict[tuple[bool, float], list[float]] = {}
+    sums: dict[tuple[bool, float], list[float]] = {}
     for time, value in line:
         size = round(2 * _diameter(value, most)) / 2
         if size:
-            found.setdefault((value > 0, size), []).append(time)
-    order = sorted(found.items(), key=lambda item: (-item[0][1], item[0][0]))
+            sums.setdefault((value > 0, size), []).append(time)
+    order = sorted(sums.items(), key=lambda item: (-item[0][1], item[0][0]))
     return [(up, size, times) for (up, size), times in order]
 
 

@@ -117,7 +117,7 @@ def room_for(workers: int | None, device: str, *, together: bool = False) -> Roo
         raise ClusterError("device is 'cuda', but the cluster has no GPU: choose 'cpu' or 'auto'.")
     use_gpus = gpus > 0 and device != "cpu"
     if workers is None:
-        each = sum(1 for many in cpus if many) if together else sum(cpus)
+        each = sum(1 for cores in cpus if cores) if together else sum(cpus)
         workers = gpus if use_gpus else each
     most = gpus if use_gpus else sum(cpus)
     if workers < 1 or (together and workers > most):

@@ -110,9 +110,9 @@ def _train(task: Task, work: _Work, callback: Callback) -> None:
     """Train to the end, with new workers where some were lost."""
     import ray
 
-    held, desk = ray.put(task), open_desk()
+    shared, desk = ray.put(task), open_desk()
     deaths, epochs = 0, -1
-    while (error := _attempt(work, held, desk, callback)) is not None:
+    while (error := _attempt(work, shared, desk, callback)) is not None:
         lost = _lost(error)
         if lost is None:
             raise _plain(error) from None
@@ -174,23 +174,23 @@ def _attempt(work: _Work, task: Any, desk: Any, callback: Callback) -> Exception
     return errors[0] if errors else None
 
 
-def _take_part(told: dict[str, Any]) -> None:
+def _take_part(orders: dict[str, Any]) -> None:
     """What each worker runs."""
     import ray
     import ray.train
     import ray.train.torch
     import torch
 
-    work: _Work = told["work"]
+    work: _Work = orders["work"]
     first = ray.train.get_context().get_world_rank() == 0
     torch.set_num_threads(work.room.cpus)
     fit_alone(
-        ray.get(told["task"][0]),
+        ray.get(orders["task"][0]),
         work.model,
         work.folder if first else None,
         # Workers on one machine see all its GPUs, and each has one of them.
         device=str(ray.train.torch.get_device()) if work.room.gpus else "cpu",
-        callback=Telling(told["desk"], 0) if first else None,
+        callback=Telling(orders["desk"], 0) if first else None,
         loop=SharedTraining,
         **work.arguments,
     )
@@ -203,8 +203,8 @@ def _pass_on(desk: Any, callback: Callback) -> None:
 
 def _failures(error: Exception) -> list[BaseException]:
     """What each worker that failed came to, by rank."""
-    found: dict[int, BaseException] = getattr(error, "worker_failures", {})
-    return [found[rank] for rank in sorted(found)]
+    failures: dict[int, BaseException] = getattr(error, "worker_failures", {})
+    return [failures[rank] for rank in sorted(failures)]
 
 
 def _lost(error: Exception) -> BaseException | None:

@@ -38,7 +38,7 @@ def reproduce(
     *,
     workers: int | None = None,
     address: str = "",
-    **told: Any,
+    **more: Any,
 ) -> Summary:
     """Run a table as `onlinecde.experiments.reproduce` does, its cells spread over a Ray cluster.
 
@@ -48,7 +48,7 @@ def reproduce(
     """
     check_address(address)
     run = partial(_spread, workers=workers, address=address)
-    return reproduce_alone(name, out, run=run, **told)
+    return reproduce_alone(name, out, run=run, **more)
 
 
 def _spread(

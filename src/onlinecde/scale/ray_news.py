@@ -17,8 +17,8 @@ class Desk:
         self._told.append(words)
 
     def hear(self) -> list[tuple[Any, ...]]:
-        told, self._told = self._told, []
-        return told
+        news, self._told = self._told, []
+        return news
 
 
 def open_desk() -> Any:

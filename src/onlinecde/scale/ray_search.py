@@ -42,7 +42,7 @@ def tune(
     *,
     workers: int | None = None,
     address: str = "",
-    **told: Any,
+    **more: Any,
 ) -> Tuned:
     """Search as `onlinecde.tuning.tune` does, the trials spread over a Ray cluster.
 
@@ -54,7 +54,7 @@ def tune(
     """
     check_address(address)
     run = partial(_on_cluster, workers=workers, address=address)
-    return tune_alone(task, model, out, run=run, **told)
+    return tune_alone(task, model, out, run=run, **more)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +87,8 @@ def _spread(search: Search, room: Room) -> None:
                 trial, mine = taken
                 search.begin(trial)
                 folder = str(search.study.run_folder(trial.number).resolve())
-                how = search.arguments(trial)
-                ref = train.remote(task, search.model, folder, how, room, desk, trial.number)
+                arguments = search.arguments(trial)
+                ref = train.remote(task, search.model, folder, arguments, room, desk, trial.number)
                 running[ref] = _Running(trial, mine, TrialCallback(search, trial), [])
             if not running:
                 return
@@ -157,7 +157,7 @@ def _train(
     task: Task,
     model: str,
     folder: str,
-    how: dict[str, Any],
+    arguments: dict[str, Any],
     room: Room,
     desk: Any,
     number: int,
@@ -168,7 +168,9 @@ def _train(
     torch.set_num_threads(room.cpus)
     wait_until_free(Path(folder) / LOCK)
     try:
-        done = fit(task, model, folder, device=room.device, callback=Telling(desk, number), **how)
+        done = fit(
+            task, model, folder, device=room.device, callback=Telling(desk, number), **arguments
+        )
         return list(done.history), value_of(done.best, task.metric), ""
     except Exception as error:  # it is the study that records it
         return [], None, f"{type(error).__name__}: {error}"

@@ -62,12 +62,12 @@ class SharedTraining(Training):
     def run(self, save: Callable[[Training], None], callback: Callback) -> None:
         """Train to the end, from where the first process stands."""
         tensors, facts = self.put_down()
-        held = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
-        told = [(held, facts) if self.rank == 0 else None]
-        dist.broadcast_object_list(told, device=self.model.device)
+        weights = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+        payload = [(weights, facts) if self.rank == 0 else None]
+        dist.broadcast_object_list(payload, device=self.model.device)
         if self.rank:
-            assert told[0] is not None
-            self.take_up(*told[0])
+            assert payload[0] is not None
+            self.take_up(*payload[0])
         super().run(save, callback)
 
     def _captured_step(self) -> None:
@@ -81,8 +81,8 @@ class SharedTraining(Training):
         times: Tensor | None = None,
         worth: Tensor | None = None,
     ) -> Tensor:
-        many = len(batch)
-        mine = torch.arange(many)[self.rank :: self.processes]
+        streams = len(batch)
+        mine = torch.arange(streams)[self.rank :: self.processes]
         idle = not len(mine)
         if idle:  # it must still take part: with a stream that has no labels
             mine = torch.zeros(1, dtype=torch.int64)
@@ -93,7 +93,7 @@ class SharedTraining(Training):
         if idle:
             known = torch.full_like(known, -1 if self.kind == "multiclass" else torch.nan)
         self.optimiser.zero_grad(set_to_none=True)
-        with counting_evaluations() as evaluations, dropping_as_part(mine, many):
+        with counting_evaluations() as evaluations, dropping_as_part(mine, streams):
             outputs, *logits = self.parallel(own, asked, final=self.per == "stream")
         share = self._weight_of(known) / self._weight_of(labels)
         if worth is not None:
@@ -107,11 +107,11 @@ class SharedTraining(Training):
             more = self.ahead.loss(logits[0], along(own, asked), known, targets)
             whole = loss + self.settings.horizon_weight * more
         (whole * self.processes).backward()  # the mean over processes is taken of it
-        told = torch.tensor([0.0, float(evaluations.total)], dtype=torch.float64)
-        told = told.to(loss.device)
-        told[0] = loss.detach()
-        heard = [torch.empty_like(told) for _ in range(self.processes)]
-        dist.all_gather(heard, told)
+        totals = torch.tensor([0.0, float(evaluations.total)], dtype=torch.float64)
+        totals = totals.to(loss.device)
+        totals[0] = loss.detach()
+        heard = [torch.empty_like(totals) for _ in range(self.processes)]
+        dist.all_gather(heard, totals)
         everyone = torch.stack(heard)
         # A batch is evaluated as often as its busiest stream, whoever has it.
         _count(int(everyone[:, 1].max()) - evaluations.total)
@@ -135,11 +135,13 @@ class SharedTraining(Training):
                 # Whole buckets in their order fall into the same buckets again.
                 at = torch.cat(mine)
                 asked = None if self.asked is None else self.asked[at.to(self.asked.device)]
-                found = predict_task(self.model, series[at], self.per, times=asked, batch_size=size)
+                outputs = predict_task(
+                    self.model, series[at], self.per, times=asked, batch_size=size
+                )
                 if self.per == "row":
-                    short = shape[1] - found.shape[1]
-                    found = torch.cat([found, found[:, -1:].expand(-1, short, -1)], 1)
-                whole[at] = found
+                    short = shape[1] - outputs.shape[1]
+                    outputs = torch.cat([outputs, outputs[:, -1:].expand(-1, short, -1)], 1)
+                whole[at] = outputs
         whole = whole.to(self.model.device)
         dist.all_reduce(whole)  # each stream is another's zero: nothing is rounded
         spent = torch.tensor(evaluations.total, device=self.model.device)
@@ -148,10 +150,10 @@ class SharedTraining(Training):
         return whole.cpu()
 
     def _judge(self) -> tuple[float, float | None, float | None]:
-        told = [super()._judge()]
+        payload = [super()._judge()]
         # One word for all: processors that round differently must not part ways.
-        dist.broadcast_object_list(told, device=self.model.device)
-        return told[0]
+        dist.broadcast_object_list(payload, device=self.model.device)
+        return payload[0]
 
 
 def _count(more: int) -> None:

@@ -75,8 +75,8 @@ class SeriesBatch:
         )
         names = checks.streams_or_default(streams, times.shape[0])
         checks.check_content(times, values, rows, static, names, channels, features)
-        told = channels, features, names, streams is None
-        return cls(*_pad(times, values, rows), rows, static, *told)
+        given = channels, features, names, streams is None
+        return cls(*_pad(times, values, rows), rows, static, *given)
 
     @classmethod
     def from_arrays(

@@ -206,10 +206,10 @@ class Schema:
             return replace(batch, static=None, features=(), raw_static=None)
         table, said = encode_columns(encoding, given, batch.streams)
         notes += said
-        told = torch.from_numpy(table).to(batch.values)
+        features = torch.from_numpy(table).to(batch.values)
         if raw is not None:
             raw = replace(raw, encoding=encoding)
-        return replace(batch, static=told, features=self.features, raw_static=raw)
+        return replace(batch, static=features, features=self.features, raw_static=raw)
 
     def _note_extra(self, given: Mapping[str, Any], notes: list[str]) -> None:
         own = {column.name for column in self.static}
@@ -278,13 +278,13 @@ class Schema:
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Schema:
+    def from_json(cls, content: Mapping[str, Any]) -> Schema:
         """What `as_json` gave; raises SeriesError where it is something else."""
         try:
-            unit = told["time_unit"]
+            unit = content["time_unit"]
             schema = cls(
-                tuple(str(name) for name in told["channels"]),
-                tuple(StaticColumn.from_json(column) for column in told["static"]),
+                tuple(str(name) for name in content["channels"]),
+                tuple(StaticColumn.from_json(column) for column in content["static"]),
                 None if unit is None else str(unit),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

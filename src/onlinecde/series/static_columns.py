@@ -130,14 +130,14 @@ class StaticColumn:
         return {**facts, "missing_indicator": self.indicator}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> StaticColumn:
+    def from_json(cls, content: Mapping[str, Any]) -> StaticColumn:
         """What `as_json` gave."""
-        if told["kind"] == "category":
-            return cls(str(told["name"]), tuple(str(one) for one in told["categories"]))
-        if told["kind"] != "number":
-            raise ValueError(f"a static feature has kind {told['kind']!r}")
-        fill = None if told["fill"] is None else float(told["fill"])
-        return cls(str(told["name"]), None, fill, bool(told["missing_indicator"]))
+        if content["kind"] == "category":
+            return cls(str(content["name"]), tuple(str(one) for one in content["categories"]))
+        if content["kind"] != "number":
+            raise ValueError(f"a static feature has kind {content['kind']!r}")
+        fill = None if content["fill"] is None else float(content["fill"])
+        return cls(str(content["name"]), None, fill, bool(content["missing_indicator"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,20 +225,20 @@ def columns_of_features(features: Sequence[str]) -> tuple[StaticColumn, ...]:
     >>> [column.name for column in columns_of_features(["age", "age_missing", "sex=f", "sex=m"])]
     ['age', 'sex']
     """
-    found: list[StaticColumn] = []
+    columns: list[StaticColumn] = []
     for feature in features:
         name, cut, category = feature.partition("=")
-        last = found[-1] if found else None
+        last = columns[-1] if columns else None
         if cut:
             if last is not None and last.name == name and last.categories is not None:
-                found[-1] = StaticColumn(name, (*last.categories, category))
+                columns[-1] = StaticColumn(name, (*last.categories, category))
             else:
-                found.append(StaticColumn(name, (category,)))
+                columns.append(StaticColumn(name, (category,)))
         elif last is not None and last.categories is None and feature == last.name + MISSING:
-            found[-1] = StaticColumn(last.name, None, last.fill, True)
+            columns[-1] = StaticColumn(last.name, None, last.fill, True)
         else:
-            found.append(StaticColumn(feature))
-    return tuple(found)
+            columns.append(StaticColumn(feature))
+    return tuple(columns)
 
 
 def as_column(entries: Sequence[Any] | np.ndarray) -> np.ndarray:

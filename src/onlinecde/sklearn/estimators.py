@@ -307,15 +307,17 @@ class OnlineCDEClassifier(ClassifierMixin, _OnlineCDE):
             X: series, or what `start` and `partial_update` gave.
             at: a time, or one for each stream, not before its last row; None: that row's own time.
         """
-        found = self._answers(X, at)
-        return np.hstack([1 - found, found]) if self.model_.readout.kind == "binary" else found
+        answers = self._answers(X, at)
+        return (
+            np.hstack([1 - answers, answers]) if self.model_.readout.kind == "binary" else answers
+        )
 
     def predict(self, X: Any, *, at: Any = None) -> np.ndarray:
         """The likeliest class, (stream,); (stream, label) of 0 and 1 where labels do not exclude each other."""
-        found = self.predict_proba(X, at=at)
+        probabilities = self.predict_proba(X, at=at)
         if self.model_.readout.kind == "multilabel":
-            return (found > 0.5).astype(int)
-        return self.classes_[found.argmax(1)]
+            return (probabilities > 0.5).astype(int)
+        return self.classes_[probabilities.argmax(1)]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy on series and their labels, in any form `fit` takes."""
@@ -360,8 +362,8 @@ class OnlineCDERegressor(RegressorMixin, _OnlineCDE):
             X: series, or what `start` and `partial_update` gave.
             at: a time, or one for each stream, not before its last row; None: that row's own time.
         """
-        found = self._answers(X, at)
-        return found[:, 0] if found.shape[1] == 1 else found
+        answers = self._answers(X, at)
+        return answers[:, 0] if answers.shape[1] == 1 else answers
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R² on series and their labels, in any form `fit` takes."""

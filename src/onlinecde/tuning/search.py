@@ -40,8 +40,8 @@ class Search:
 
     def end(self, trial: FrozenTrial) -> None:
         """Say what came of a trial."""
-        told = self._report(trial)
-        self.callback.end(told, asdict(told))
+        report = self._report(trial)
+        self.callback.end(report, asdict(report))
 
     def _report(self, trial: FrozenTrial) -> TrialReport:
         return report(self.study.study.trials[trial.number])
@@ -107,19 +107,19 @@ def tune(
         name = _name_of(task, source)
     space = space or paper_space(model, name)
     check_space(model, space, model_settings or {})
-    how = (settings or FitSettings()).changed({"seed": seed, **changes})
+    fit_settings = (settings or FitSettings()).changed({"seed": seed, **changes})
     about = {
         "task": name,
         "model": model,
         "space": space.as_json(),
         "model_settings": dict(model_settings or {}),
-        "settings": how.as_json(),
+        "settings": fit_settings.as_json(),
         "metric": task.metric,
         "pruned": prune,
     }
     callback = callback or Callback()
     with contextlib.closing(SharedStudy(Path(out), about, seed, trials)) as study:
-        run(Search(study, task, model, space, how, source, device, callback))
+        run(Search(study, task, model, space, fit_settings, source, device, callback))
         return study.state()
 
 

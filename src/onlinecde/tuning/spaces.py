@@ -122,12 +122,12 @@ def write_best(file: Path, best: Mapping[str, Any]) -> None:
 def read_best(file: str | os.PathLike[str]) -> dict[str, Any]:
     """Read what `tune` found; `fit(task, best["model"], model_settings=..., **best["settings"])`."""
     try:
-        told = json.loads(Path(file).read_text(encoding="utf-8"))
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise TuneError(f"{file} cannot be read: {error}.") from error
     except ValueError as error:
         raise TuneError(f"{file} is not JSON ({error}): give the best.json of a search.") from error
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise TuneError(f"{file} holds no settings of a search: give the best.json of `tune`.")
     for name, kind in (
         ("task", str),
@@ -136,10 +136,10 @@ def read_best(file: str | os.PathLike[str]) -> dict[str, Any]:
         ("settings", dict),
         ("searched", list),
     ):
-        if not isinstance(told.get(name), kind):
+        if not isinstance(content.get(name), kind):
             raise TuneError(f"{file}: `{name}` is missing or of a wrong type: run `tune` again.")
     try:
-        FitSettings().changed(told["settings"])
+        FitSettings().changed(content["settings"])
     except FitError as error:
         raise TuneError(f"{file}: {error}") from error
-    return told
+    return content

@@ -214,8 +214,8 @@ class SharedStudy:
         # The study's own best trial leaves ties to chance; the first of them is always the same.
         sign = -1 if better(self.about["metric"]) == "max" else 1
         best = min(complete, key=lambda t: (sign * (t.value or 0.0), t.number))
-        told = self.about["space"]
-        space = SearchSpace({}, told["fixed"], told["final_lr"])
+        stated = self.about["space"]
+        space = SearchSpace({}, stated["fixed"], stated["final_lr"])
         of_model, of_fit = space.divided(best.params)
         settings = {**self.about["settings"], **of_fit}
         settings["lr"] *= space.final_lr
@@ -280,16 +280,16 @@ def _study(storage: RDBStorage, about: Mapping[str, Any] | None) -> Study:
     from optuna.samplers import RandomSampler
 
     epochs = 1 if about is None else about["settings"]["epochs"]
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "study_name": _STUDY,
         "storage": storage,
         "sampler": RandomSampler(),  # what to try is decided in `_suggest`
         "pruner": MedianPruner(n_startup_trials=4, n_warmup_steps=max(2, epochs // 10)),
     }
     if about is None:
-        return load_study(**how)
+        return load_study(**options)
     direction = "maximize" if better(about["metric"]) == "max" else "minimize"
-    return create_study(**how, direction=direction, load_if_exists=True)
+    return create_study(**options, direction=direction, load_if_exists=True)
 
 
 def _distributions(spans: Mapping[str, Any]) -> dict[str, Any]:

@@ -107,26 +107,26 @@ def scaled_product(g, head, tail, at, SPLIT: tl.constexpr):
     g = g * inverse[:, None]
     w = tl.load(head + at)
     upper = g.to(tl.float16)
-    found = tl.dot(upper, w)
+    total = tl.dot(upper, w)
     if SPLIT:
         lower = ((g - upper.to(tl.float32)) * 2048.0).to(tl.float16)
         cross = tl.dot(lower, w)
         cross = tl.dot(upper, tl.load(tail + at), cross)
-        found += cross * 0.00048828125
-    return found * power[:, None]
+        total += cross * 0.00048828125
+    return total * power[:, None]
 
 
 @triton.jit
-def add_product(found, cross, g, head, tail, at, SPLIT: tl.constexpr):
+def add_product(total, cross, g, head, tail, at, SPLIT: tl.constexpr):
     """Add g (row, k) @ w (k, n) to `found + cross / 2048`, for gradients g of size 1 or less."""
     w = tl.load(head + at)
     upper = g.to(tl.float16)
-    found = tl.dot(upper, w, found)
+    total = tl.dot(upper, w, total)
     if SPLIT:
         lower = ((g - upper.to(tl.float32)) * 2048.0).to(tl.float16)
         cross = tl.dot(lower, w, cross)
         cross = tl.dot(upper, tl.load(tail + at), cross)
-    return found, cross
+    return total, cross
 
 
 @triton.jit
@@ -168,7 +168,7 @@ def product_of_halves(
 
     Row k of w, halves, is at `head + at + k * stride`.
     """
-    found = tl.zeros([rows.shape[0], BN], tl.float32)
+    total = tl.zeros([rows.shape[0], BN], tl.float32)
     cross = tl.zeros([rows.shape[0], BN], tl.float32)
     for first in tl.range(0, S, BK, num_stages=3):
         k = first + tl.arange(0, BK)
@@ -179,15 +179,15 @@ def product_of_halves(
             mine = mine & (k < S)[None, :]
         upper = tl.load(here, mask=mine, other=0.0)
         w = tl.load(head + at[None, :] + k[:, None] * stride)
-        found = tl.dot(upper, w, found)
+        total = tl.dot(upper, w, total)
         if SPLIT:
             lower = tl.load(here + streams * S, mask=mine, other=0.0)
             rest = tl.load(tail + at[None, :] + k[:, None] * stride)
             cross = tl.dot(lower, w, cross)
             cross = tl.dot(upper, rest, cross)
     if SPLIT:
-        found += cross * 0.00048828125
-    return found
+        total += cross * 0.00048828125
+    return total
 
 
 @triton.jit

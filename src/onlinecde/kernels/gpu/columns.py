@@ -160,29 +160,29 @@ def gradient_halves(g):
 
 
 @triton.jit
-def _pull(found, w, v, upper, lower, small, SPLIT: tl.constexpr):
+def _pull(total, w, v, upper, lower, small, SPLIT: tl.constexpr):
     w = tl.trans(w)
-    if found.shape[0] >= 128:
-        found = tl.dot(w, upper, found)
+    if total.shape[0] >= 128:
+        total = tl.dot(w, upper, total)
         if SPLIT:
-            found = tl.dot(w, lower, found)
-            found = tl.dot(tl.trans(v), small, found)
+            total = tl.dot(w, lower, total)
+            total = tl.dot(tl.trans(v), small, total)
     else:
-        found += tl.dot(w, upper) * 0.5
+        total += tl.dot(w, upper) * 0.5
         if SPLIT:
-            found += tl.dot(w, lower) * 0.5
-            found += tl.dot(tl.trans(v), small) * 0.5
-    return found
+            total += tl.dot(w, lower) * 0.5
+            total += tl.dot(tl.trans(v), small) * 0.5
+    return total
 
 
 @triton.jit
-def pull_columns(found, found_b, g, w, w_b, v, v_b, WB: tl.constexpr, SPLIT: tl.constexpr):
+def pull_columns(total, found_b, g, w, w_b, v, v_b, WB: tl.constexpr, SPLIT: tl.constexpr):
     """Add w^T g (k, row), times 8192, to `found` for gradients g (n, row) of size below 2.
 
     Where k is less than 128, products stay apart as in `columns_apart`, and it is 4096.
     """
     upper, lower, small = gradient_halves(g)
-    found = _pull(found, w, v, upper, lower, small, SPLIT)
+    total = _pull(total, w, v, upper, lower, small, SPLIT)
     if WB:
         found_b = _pull(found_b, w_b, v_b, upper, lower, small, SPLIT)
-    return found, found_b
+    return total, found_b

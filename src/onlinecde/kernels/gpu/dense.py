@@ -96,12 +96,12 @@ def dense_columns(
 
 
 @triton.jit
-def _pull(found, upper, lower, small, w, v, SPLIT: tl.constexpr):
-    found = tl.dot(upper, w, found)
+def _pull(total, upper, lower, small, w, v, SPLIT: tl.constexpr):
+    total = tl.dot(upper, w, total)
     if SPLIT:
-        found = tl.dot(lower, w, found)
-        found = tl.dot(small, v, found)
-    return found
+        total = tl.dot(lower, w, total)
+        total = tl.dot(small, v, total)
+    return total
 
 
 @triton.jit
@@ -126,7 +126,7 @@ def pull_dense_columns(
     g = tl.load(g_ks + stream[:, None] * HS + m[None, :], mask=mine, other=0.0)
     most = tl.load(steep + stream, mask=used, other=0.0)
     power, inverse = power_of_two(tl.load(g_sizes + stream, mask=used, other=0.0) * most)
-    found = tl.zeros([CROWD, WA], tl.float32)
+    total = tl.zeros([CROWD, WA], tl.float32)
     found_b = tl.zeros([CROWD, WB if WB else 16], tl.float32)
     for j in tl.range(begin, end, num_stages=AHEAD):
         dx = slope_across(slopes, place, stream, j, used, long, CHANNELS)
@@ -137,13 +137,13 @@ def pull_dense_columns(
             f = _columns(x, x_b, y, y_b, w, w_b, v, v_b, shift, WB, TANH, SPLIT, FAST)
             g_f = g_f * (1.0 - f * f)
         upper, lower, small = gradient_halves(g_f)
-        found = _pull(found, upper, lower, small, w, v, SPLIT)
+        total = _pull(total, upper, lower, small, w, v, SPLIT)
         if WB:
             found_b = _pull(found_b, upper, lower, small, w_b, v_b, SPLIT)
     # Gradients went in 8192 times as large.
     power = (power * 0.0001220703125)[:, None]
     at = parts + ((stream * groups + group) * BLOCKS + block)[:, None] * (WA + WB)
-    tl.store(at + tl.arange(0, WA)[None, :], found * power, mask=used[:, None])
+    tl.store(at + tl.arange(0, WA)[None, :], total * power, mask=used[:, None])
     if WB:
         tl.store(at + (WA + tl.arange(0, WB))[None, :], found_b * power, mask=used[:, None])
 
@@ -167,7 +167,7 @@ def pull_dense_units_first(
     g = tl.load(g_ks + stream[None, :] * HS + m[:, None], mask=mine, other=0.0)
     most = tl.load(steep + stream, mask=used, other=0.0)
     power, inverse = power_of_two(tl.load(g_sizes + stream, mask=used, other=0.0) * most)
-    found = tl.zeros([WA, CROWD], tl.float32)
+    total = tl.zeros([WA, CROWD], tl.float32)
     found_b = tl.zeros([WB if WB else 16, CROWD], tl.float32)
     for j in tl.range(begin, end, num_stages=AHEAD):
         dx = slope_across(slopes, place, stream, j, used, long, CHANNELS)
@@ -177,11 +177,11 @@ def pull_dense_units_first(
             shift = tl.load(bias + (j + OFFSET) * HP + m)
             f = moved_columns(w, w_b, v, v_b, x, x_b, y, y_b, shift, WB, TANH, SPLIT, FAST)
             g_f = g_f * (1.0 - f * f)
-        found, found_b = pull_columns(found, found_b, g_f, w, w_b, v, v_b, WB, SPLIT)
+        total, found_b = pull_columns(total, found_b, g_f, w, w_b, v, v_b, WB, SPLIT)
     # `pull_columns` finds 8192 times as much, or half of it.
     half = (power * 0.000244140625)[None, :]
     power = half * 0.5 if WA >= 128 else half
     at = parts + ((stream * groups + group) * BLOCKS + block)[None, :] * (WA + WB)
-    tl.store(at + tl.arange(0, WA)[:, None], found * power, mask=used[None, :])
+    tl.store(at + tl.arange(0, WA)[:, None], total * power, mask=used[None, :])
     if WB:
         tl.store(at + (WA + tl.arange(0, WB))[:, None], found_b * half, mask=used[None, :])

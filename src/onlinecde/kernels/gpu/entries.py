@@ -138,7 +138,7 @@ def pull_units_first(
     power, inverse = _sizes(
         g_sizes, value, used, stream, streams, slopes, leg, u, VALUES, PARTS, DEGREE
     )
-    found = tl.zeros([WA, used.shape[0]], tl.float32)
+    total = tl.zeros([WA, used.shape[0]], tl.float32)
     found_b = tl.zeros([WB if WB else 16, used.shape[0]], tl.float32)
     for turn in tl.range(0, tl.cdiv(UNITS, BN) * PARTS, num_stages=AHEAD):
         m = begin + turn // PARTS * BN + tl.arange(0, BN)
@@ -156,12 +156,12 @@ def pull_units_first(
                 add_slope(g_slopes, leg, stream, j, used, u, long, got, CHANNELS, DEGREE)
             if TANH:
                 g_f = g_f * (1.0 - f * f)
-        found, found_b = pull_columns(found, found_b, g_f, w, w_b, v, v_b, WB, SPLIT)
+        total, found_b = pull_columns(total, found_b, g_f, w, w_b, v, v_b, WB, SPLIT)
     # `pull_columns` finds 8192 times as much, or half of it.
     half = (power * 0.000244140625)[None, :]
     power = half * 0.5 if WA >= 128 else half
     at = parts + to[None, :] * (WA + WB)
-    tl.store(at + tl.arange(0, WA)[:, None], found * power, mask=used[None, :])
+    tl.store(at + tl.arange(0, WA)[:, None], total * power, mask=used[None, :])
     if WB:
         tl.store(at + (WA + tl.arange(0, WB))[:, None], found_b * half, mask=used[None, :])
 
@@ -184,7 +184,7 @@ def pull_entries_first(
     power, inverse = _sizes(
         g_sizes, value, used, stream, streams, slopes, leg, u, VALUES, PARTS, DEGREE
     )
-    found = tl.zeros([used.shape[0], WP], tl.float32)
+    total = tl.zeros([used.shape[0], WP], tl.float32)
     cross = tl.zeros([used.shape[0], WP], tl.float32)
     for first in range(0, HS, BN):
         m = first + tl.arange(0, BN)
@@ -200,8 +200,8 @@ def pull_entries_first(
             if TANH:
                 g_f = g_f * (1.0 - f * f)
             at = (j + OFFSET) * (HP * WP) + m[:, None] * WP
-            found, cross = add_product(found, cross, g_f, head, tail, at + wide[None, :], SPLIT)
+            total, cross = add_product(total, cross, g_f, head, tail, at + wide[None, :], SPLIT)
     if SPLIT:
-        found += cross * 0.00048828125
-    found = found * power[:, None]
-    tl.store(parts + to[:, None] * WS + wide[None, :], found, mask=used[:, None])
+        total += cross * 0.00048828125
+    total = total * power[:, None]
+    tl.store(parts + to[:, None] * WS + wide[None, :], total, mask=used[:, None])

@@ -141,8 +141,8 @@ def shape_for(
         elif warps_back == 8 and long % 128 == 0:
             # Shared memory holds what the last layer takes in, a block of weights and its gradients.
             size = 4 if split else 2
-            held = (64 + 128) * broad * size + 64 * 128 * (size + 2)
-            dense_back = _dense(field, legs, 64 if held <= SHARED else 32, 128, programs, ahead=1)
+            halves = (64 + 128) * broad * size + 64 * 128 * (size + 2)
+            dense_back = _dense(field, legs, 64 if halves <= SHARED else 32, 128, programs, ahead=1)
         elif legs.observed is None:
             # Four warps have no registers for the gradients of many streams with many features.
             dense_back = _dense(field, legs, 32, 64, programs, ahead=2)

@@ -124,9 +124,9 @@ def _gradient(
         keep_halves(g * inverse[:, None], halves, rows, live, streams, WS, WP, SPLIT)
     tl.debug_barrier()
     if BN == NP:
-        found = product_of_halves(halves, rows, live, streams, head, tail, n, NP, WS, BK, BN, SPLIT)
+        total = product_of_halves(halves, rows, live, streams, head, tail, n, NP, WS, BK, BN, SPLIT)
         tl.debug_barrier()
-        return found * power[:, None]
+        return total * power[:, None]
     for first in range(0, NS, BN):
         m = first + tl.arange(0, BN)
         if BK == WP:

@@ -54,9 +54,9 @@ def plan_moves(legs: Legs, entries: int) -> Moves:
         moves = moves & legs.observed
     one = moves.to(torch.int32)
     rank = one.cumsum(1, dtype=torch.int32)
-    many = rank[:, -1].reshape(-1)
-    value_last = many.cumsum(0, dtype=torch.int32)
-    value_first = value_last - many
+    counts = rank[:, -1].reshape(-1)
+    value_last = counts.cumsum(0, dtype=torch.int32)
+    value_first = value_last - counts
     room = number * streams * values
     # What does not move goes to one place behind all others.
     target = rank - 1 + value_first.view(number, 1, values)
@@ -69,7 +69,7 @@ def plan_moves(legs: Legs, entries: int) -> Moves:
     entry_place.scatter_(0, target, place.view(-1))
     each = one.sum(2, dtype=torch.int32).cumsum(1, dtype=torch.int32)
     stream_first = torch.nn.functional.pad(each, (1, 0))
-    tiles = (many + entries - 1) // entries
+    tiles = (counts + entries - 1) // entries
     tile_end = tiles.cumsum(0, dtype=torch.int32)
     tile = torch.arange(number * values * -(-streams // entries), dtype=torch.int32, device=device)
     group = torch.searchsorted(tile_end, tile, right=True).clamp(max=number * values - 1)

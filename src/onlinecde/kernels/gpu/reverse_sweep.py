@@ -122,7 +122,7 @@ def backward_kernel(
                     if BK < WP:
                         keep_bent(x, halves, rows, live, streams, WS, WP, SPLIT)
                     power, inverse = power_of_two(tl.max(tl.abs(g_k * dt[:, None]), 1))
-                    found = tl.zeros([ROWS, WP], tl.float32)
+                    total = tl.zeros([ROWS, WP], tl.float32)
                     cross = tl.zeros([ROWS, WP], tl.float32)
                     g_k = through_memory(g_k, to + spot, inside)
                     if WS > 128 and BH == HP:
@@ -140,7 +140,7 @@ def backward_kernel(
                         g_f = g_f * inverse[:, None]
                         keep_halves(g_f, g_halves, rows, live, streams, HS, HP, SPLIT)
                         tl.debug_barrier()
-                        found = product_of_halves(
+                        total = product_of_halves(
                             g_halves, rows, live, streams, head, tail, wide, WP, HS, BKH, WP, SPLIT
                         )
                     else:
@@ -160,16 +160,16 @@ def backward_kernel(
                             g_f = g_m * dt[:, None]
                             if TANH:
                                 g_f = g_f * (1.0 - f * f)
-                            found, cross = add_product(
-                                found, cross, g_f * inverse[:, None], head, tail,
+                            total, cross = add_product(
+                                total, cross, g_f * inverse[:, None], head, tail,
                                 m[:, None] * WP + wide[None, :], SPLIT,
                             )  # fmt: skip
                             tl.debug_barrier()
                             tl.store(to + some, g_f, mask=ours)
                         if SPLIT:
-                            found += cross * 0.00048828125
+                            total += cross * 0.00048828125
                     g_y = pull_features(
-                        found * power[:, None], rows, live, here,
+                        total * power[:, None], rows, live, here,
                         grads + (slot + q) * long * (DEPTH * WS), halves, spill,
                         inner_head, inner_tail, streams, HS, HP, BH, WS, WP,
                         BW, BK, DEPTH, ACT, SPLIT, FAST,
@@ -259,16 +259,16 @@ def backward_kernel(
                                         if TANH:
                                             g_f = g_f * (1.0 - f * f)
                                         power, inverse = power_of_two(tl.max(tl.abs(g_f), 1))
-                                        found = tl.zeros([ROWS, WP], tl.float32)
+                                        total = tl.zeros([ROWS, WP], tl.float32)
                                         cross = tl.zeros([ROWS, WP], tl.float32)
                                         at = (j + OFFSET) * (HP * WP) + m[:, None] * WP
-                                        found, cross = add_product(
-                                            found, cross, g_f * inverse[:, None], head, tail,
+                                        total, cross = add_product(
+                                            total, cross, g_f * inverse[:, None], head, tail,
                                             at + wide[None, :], SPLIT,
                                         )  # fmt: skip
                                         if SPLIT:
-                                            found += cross * 0.00048828125
-                                        g_h += found * power[:, None]
+                                            total += cross * 0.00048828125
+                                        g_h += total * power[:, None]
                 if not ALONE:  # noqa: SIM102, the first is known when compiling
                     if less < TOTAL:
                         q = TOTAL - 1 - less

@@ -73,7 +73,7 @@ def forward(
     room = streams_at_once(field, legs, shape)
     if legs.streams <= room:
         return _forward(field, legs, z0, table, save, split, shape, moves, path_gradients, every)
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
     tapes: list[Tape] = []
     for first in range(0, legs.streams, room):
         some = slice(first, first + room)
@@ -81,9 +81,9 @@ def forward(
         knots, tape = _forward(
             field, part, z0[some], table, save, split, shape, None, path_gradients, every
         )
-        found.append(knots)
+        outputs.append(knots)
         tapes += tape
-    return torch.cat(found, 1), tapes
+    return torch.cat(outputs, 1), tapes
 
 
 def _forward(
@@ -99,23 +99,23 @@ def _forward(
     every: int,
 ) -> tuple[Tensor, list[Tape]]:
     streams, device = legs.streams, z0.device
-    how = None
+    plan = None
     if not shape.alone and not path_gradients:
-        how = clusters.plan(field, legs, table, split=split, save=save, device=device)
+        plan = clusters.plan(field, legs, table, split=split, save=save, device=device)
     # Clusters list their moves themselves.
-    if moves is None and not (shape.alone or isinstance(how, Clusters)):
+    if moves is None and not (shape.alone or isinstance(plan, Clusters)):
         moves = plan_moves(legs, shape.entries)
     slots, room = legs.slots(table.stages)
     new, hidden, width = z0.new_empty, legs.row(field.hidden), legs.row(field.width)
     knots = new(legs.pieces // every + 1, streams, field.hidden)
     ys = new(room if save else 1, streams, hidden)
     before = new(room if save else 1, field.depth, streams, width)
-    if isinstance(how, Clusters):
-        features = clusters.forward(field, legs, z0, how, knots, every, ys, before, save=save)
+    if isinstance(plan, Clusters):
+        features = clusters.forward(field, legs, z0, plan, knots, every, ys, before, save=save)
         if not save:
             return knots, []
         tape = Tape(
-            field, legs, table, shape, moves, slots, room, ys, before, None, split, how, features
+            field, legs, table, shape, moves, slots, room, ys, before, None, split, plan, features
         )
         return knots, [tape]
     kept = (field, legs, table, shape, moves, slots, room, ys, before)
@@ -144,8 +144,8 @@ def clustered(
     """Whether thread-block clusters take a solve whose products are not split."""
     if legs.values * legs.parts <= ALONE_UP_TO:
         return False
-    how = clusters.plan(field, legs, table, split=False, save=save, device=device)
-    return isinstance(how, Clusters)
+    plan = clusters.plan(field, legs, table, split=False, save=save, device=device)
+    return isinstance(plan, Clusters)
 
 
 def backward(
@@ -168,8 +168,8 @@ def backward(
         first += tape.legs.streams
 
     def joined(name: str) -> Tensor | None:
-        found = [getattr(part, name) for part in parts]
-        return None if found[0] is None else torch.cat(found, 1)
+        tensors = [getattr(part, name) for part in parts]
+        return None if tensors[0] is None else torch.cat(tensors, 1)
 
     def total(tensors: list[Tensor]) -> Tensor:
         return torch.stack(tensors).sum(0)

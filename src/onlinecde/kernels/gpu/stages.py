@@ -38,15 +38,15 @@ def pull_combine(g, y0, y1, y2, y3, table, s, h):
 
 
 @triton.jit
-def add_up(parts, first, many, live, WS: tl.constexpr, WP: tl.constexpr):
+def add_up(parts, first, count, live, WS: tl.constexpr, WP: tl.constexpr):
     """Sum of each row's parts (part, WS), in their order: (row, WP)."""
     n = tl.arange(0, WP)
     total = tl.zeros([first.shape[0], WP], tl.float32)
     # So many loads are under way at once.
     AHEAD: tl.constexpr = 8 if WP <= 64 else 4
-    for start in range(0, tl.max(many), AHEAD):
+    for start in range(0, tl.max(count), AHEAD):
         for ahead in tl.static_range(AHEAD):
-            mine = (live & (start + ahead < many))[:, None] & (n < WS)[None, :]
+            mine = (live & (start + ahead < count))[:, None] & (n < WS)[None, :]
             at = (first + start + ahead)[:, None] * WS + n[None, :]
             total += tl.load(parts + at, mask=mine, other=0.0)
     return total

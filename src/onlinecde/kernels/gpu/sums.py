@@ -85,10 +85,10 @@ def _cut(room: Tensor, start: int, sizes: tuple[int, ...]) -> Tensor:
     return room[start : start + math.prod(sizes)].view(sizes)
 
 
-def _laid_out(many: list[int], parts: tuple[Part, ...]) -> tuple[list[tuple[int, int]], int]:
+def _laid_out(sizes: list[int], parts: tuple[Part, ...]) -> tuple[list[tuple[int, int]], int]:
     """Where matrices and biases begin if there are so `many` of each, in whole blocks; and the size of all."""
     starts, size = [], 0
-    for number, part in zip(many, parts, strict=True):
+    for number, part in zip(sizes, parts, strict=True):
         weight = size
         bias = weight + _whole(number * part.rows * part.across)
         size = bias + _whole(number * part.rows)

@@ -104,11 +104,13 @@ class _Columns:
 def _clustered(tape: Tape, g_ks: Tensor, most: Tensor) -> _Columns:
     assert tape.clusters is not None
     assert tape.features is not None
-    how, features = tape.clusters, tape.features
+    own_plan, features = tape.clusters, tape.features
     shares, room = clusters.column_parts(tape.legs, g_ks.device)
 
     def fill(weights: Tensor, biases: Tensor) -> None:
-        clusters.columns(tape.field, tape.legs, how, features, g_ks, most, weights, biases, shares)
+        clusters.columns(
+            tape.field, tape.legs, own_plan, features, g_ks, most, weights, biases, shares
+        )
 
     return _Columns(room, fill)
 

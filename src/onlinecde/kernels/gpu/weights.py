@@ -30,12 +30,12 @@ def outer_kernel(
     total = tl.zeros([BG, BX], tl.float32)
     sums = tl.zeros([BG], tl.float32)
     for slot in range(share, number, shares):
-        many = tl.load(moving + slot)
+        count = tl.load(moving + slot)
         x_base = xs + (slot * XS + x_first) * long * XR
         g_base = gs + (slot * GS + g_first) * long * GR
-        for start in range(0, many, ROWS):
+        for start in range(0, count, ROWS):
             rows = start + tl.arange(0, ROWS)
-            live = (rows < many)[:, None]
+            live = (rows < count)[:, None]
             x_at = x_base + rows[:, None] * XR + k[None, :]
             x = tl.load(x_at, mask=live & (k < XR)[None, :], other=0.0)
             g_at = g_base + rows[:, None] * GR + m[None, :]

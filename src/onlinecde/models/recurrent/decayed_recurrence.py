@@ -147,8 +147,8 @@ class _DecayedRecurrence(torch.autograd.Function):
                 to_k.addcmul_(reset, r).addmm_(to_z, u_z).addmm_(to_r, u_r)
                 g = torch.addcmul(g_earlier, to_k, kept)
             collect.add(g_gates, block)
-            told = (ks, ks, ks * opened[1])
-            for total, inputs, to_gate in zip(g_recurrent, told, g_gates, strict=True):
+            no_gradients = (ks, ks, ks * opened[1])
+            for total, inputs, to_gate in zip(g_recurrent, no_gradients, g_gates, strict=True):
                 total.addmm_(inputs.flatten(0, 1).T, to_gate.flatten(0, 1))
             # d exp(min(0, u)) / du is the share, and 0 where nothing is lost.
             collect_fading.add(where_positive(g_ks.mul_(ks), 1 - shares, 0)[None], block)

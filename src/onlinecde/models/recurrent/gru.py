@@ -91,15 +91,15 @@ class StackedGRU(RecurrentModel):
 
     def _by_cudnn(self, x: Tensor, h0: Tensor, run: int) -> tuple[Tensor, Tensor]:
         """The same from cuDNN, in runs of rows of one length: the length decides how it computes."""
-        many, h = len(x), h0.transpose(0, 1).contiguous()
-        if missing := -many % run:
+        streams, h = len(x), h0.transpose(0, 1).contiguous()
+        if missing := -streams % run:
             x = torch.cat([x, x.new_zeros(missing, *x.shape[1:])])
         after = []
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             for part in x.split(run):
                 out, h = self.cells(part, h)
                 after.append(out)
-        return torch.cat(after)[:many], h.transpose(0, 1).contiguous()
+        return torch.cat(after)[:streams], h.transpose(0, 1).contiguous()
 
 
 class GRU(StackedGRU):

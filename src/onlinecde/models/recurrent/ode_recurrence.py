@@ -77,9 +77,9 @@ class _Tape:
 
     @classmethod
     def blank(cls, about: _About, rows: int, h0: Tensor, weights: tuple[Tensor, ...]) -> _Tape:
-        many = about.steps * about.table.stages
+        count = about.steps * about.table.stages
         kept = rows if about.keep else 1
-        inputs = [h0.new_empty(kept, many, len(h0), weight.shape[1]) for weight in weights[::2]]
+        inputs = [h0.new_empty(kept, count, len(h0), weight.shape[1]) for weight in weights[::2]]
         before = [torch.empty_like(each) for each in inputs[1:]] if about.from_before else []
         return cls(inputs, before)
 

@@ -106,16 +106,16 @@ class ODERNN(RecurrentModel):
 
     def legs_alike(self) -> str | None:
         """Why legs do not all take the same steps with exact gradients in code of our choice; None: they do."""
-        how = self.solver
-        if how.tolerance is not None or how.max_step is not None:
+        solver = self.solver
+        if solver.tolerance is not None or solver.max_step is not None:
             return "the number of steps depends on the data"
-        if how.gradient != "exact":
-            return f"gradient='{how.gradient}' is found leg by leg"
+        if solver.gradient != "exact":
+            return f"gradient='{solver.gradient}' is found leg by leg"
         if (unlike := not_plain(self.field)) is not None:
             return unlike
         if type(self.cell) is not nn.GRUCell or has_hooks(self.cell):
             return f"the cell is a {type(self.cell).__name__} of its own kind, or has hooks"
-        return None if how.backend == "auto" else f"backend='{how.backend}' was asked for"
+        return None if solver.backend == "auto" else f"backend='{solver.backend}' was asked for"
 
     def _at_once(self, rows: Rows, h0: Tensor) -> bool:
         """Whether all rows are gone through at once: on a GPU, which would wait for every leg's code."""
@@ -123,16 +123,18 @@ class ODERNN(RecurrentModel):
 
     def _by_rows(self, seen: Tensor, clock: Tensor, h0: Tensor, streams: Sequence[Any]) -> Tensor:
         """`trajectory` in one go."""
-        how = self.solver
+        solver = self.solver
         gaps = self.scale_gap(clock.diff(dim=0, prepend=clock[:1])).to(h0.dtype)
-        after, before = ode_recurrence(seen, gaps, h0, self.cell, self.field, how.table, how.steps)
+        after, before = ode_recurrence(
+            seen, gaps, h0, self.cell, self.field, solver.table, solver.steps
+        )
 
         def where(place: int, row: float) -> str:
             return f"stream {streams[place]!r} at time {float(clock[int(row), place]):g}"
 
         # A gate shuts out what is infinite: states are looked at before they come to one.
         check_states(before, where)
-        evaluations = (len(seen) - 1) * how.steps * how.table.stages
+        evaluations = (len(seen) - 1) * solver.steps * solver.table.stages
         note_evaluations(torch.full((len(h0),), evaluations))
         return after
 
@@ -142,18 +144,20 @@ class ODERNN(RecurrentModel):
 
     def _go_on(self, h: Tensor, since: Tensor, clock: Tensor, streams: Sequence[Any]) -> Tensor:
         """h (stream, hidden) after the time leg from `since` to `clock` (stream,)."""
-        how = self.solver
+        solver = self.solver
         gaps = clock - since
         time_steps = None
-        if how.max_step is not None:
-            time_steps = steps_for(gaps, how.max_step, streams)[None]
+        if solver.max_step is not None:
+            time_steps = steps_for(gaps, solver.max_step, streams)[None]
         time = self.scale_gap(gaps).to(h.dtype)
-        leg = time_segment(time, 1, steps=how.steps, max_step=how.max_step, time_steps=time_steps)
+        leg = time_segment(
+            time, 1, steps=solver.steps, max_step=solver.max_step, time_steps=time_steps
+        )
 
         def where(place: int, s: float) -> str:
             return f"stream {streams[place]!r} at time {float(clock[place]):g}"
 
         field = as_field(self.field, self.hidden, 1)
-        done = solve_problem(how.problem(leg, field, h, where))
+        done = solve_problem(solver.problem(leg, field, h, where))
         note_evaluations(done.nfe)
         return done.z[1]

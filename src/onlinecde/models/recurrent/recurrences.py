@@ -91,13 +91,13 @@ def gru_rows(
     each = list(zip(before, *gates, heard, trail[1:], strict=False))
     for block in blocks(len(x)):
         project(seen, weight, gates, block)
-        for row, (h, r, z, new, told, out) in enumerate(each[block], block.start):
+        for row, (h, r, z, new, kept, out) in enumerate(each[block], block.start):
             if between is not None:
                 h.copy_(between(row, trail[row]) if row else h0)
             r.addmm_(h, u_r).sigmoid_()
             z.addmm_(h, u_z).sigmoid_()
-            torch.addmm(b_n, h, u_n, out=told)
-            tanh_(new.addcmul_(r, told))
+            torch.addmm(b_n, h, u_n, out=kept)
+            tanh_(new.addcmul_(r, kept))
             torch.lerp(new, h, z, out=out)
     return trail[1:], (seen, weight, recurrent, gates, before, heard)
 
@@ -124,13 +124,13 @@ def gru_rows_back(
         g_gates = torch.empty_like(gates[:, block][:, : len(g_told)])
         into = list(zip(*g_gates, g_told, strict=True))
         for row in range(block.start + len(g_told) - 1, block.start - 1, -1):
-            h, r, z, new, told, g_out = each[row]
+            h, r, z, new, product, g_out = each[row]
             to_r, to_z, to_new, to_told = into[row - block.start]
             g = carried.add_(g_out)
             stay = g * z
             tanh_back(g - stay, new, grad_input=to_new)
             sigmoid_back(g.mul_(h - new), z, grad_input=to_z)
-            sigmoid_back(to_new * told, r, grad_input=to_r)
+            sigmoid_back(to_new * product, r, grad_input=to_r)
             torch.mul(to_new, r, out=to_told)
             carried = stay.addmm_(to_r, u_r).addmm_(to_z, u_z).addmm_(to_told, u_n)
             if row and between is not None:

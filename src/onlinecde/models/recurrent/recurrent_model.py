@@ -143,10 +143,10 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         clock = batch.times.T
         gaps = self.scale_gap(clock.diff(dim=0, prepend=clock[:1]))[:, :, None]
         # A channel that is observed starts anew; one that is missing stays as it is, and ages.
-        held = carry_on_(values.nan_to_num(NEVER), missing)
+        latest = carry_on_(values.nan_to_num(NEVER), missing)
         ages = gaps.expand(-1, -1, self.channels).clone(memory_format=torch.contiguous_format)
         ages = carry_on_(ages, missing.roll(1, 0).double())
-        return Rows(clock, held, mask, ages.to(mask.dtype))
+        return Rows(clock, latest, mask, ages.to(mask.dtype))
 
     def start(self, streams: int, static: Tensor | None) -> Tensor:
         """h before the first row, (stream, layer, hidden)."""
@@ -188,8 +188,8 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         stream = torch.arange(len(batch), device=h.device)[:, None].expand_as(row)
         since = batch.times.gather(1, row).flatten()
         names = [name for name in batch.streams for _ in range(clock.shape[1])]
-        found = self.carry(h[row, stream].flatten(0, 1)[:, None], since, clock.flatten(), names)
-        return self.readout(found[:, 0]).unflatten(0, clock.shape)
+        carried = self.carry(h[row, stream].flatten(0, 1)[:, None], since, clock.flatten(), names)
+        return self.readout(carried[:, 0]).unflatten(0, clock.shape)
 
     def init_state(self, streams: int = 1, static: Any = None) -> RecurrentState:
         return self.first_state(streams, self.prepare_static(streams, static))

@@ -24,10 +24,10 @@ where_positive = torch.ops.aten.threshold_backward
 
 def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     """`function` of (row, stream, feature), a block at a time."""
-    many = rows.shape[0]
-    if missing := -many % LONG:
+    count = rows.shape[0]
+    if missing := -count % LONG:
         rows = torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])])
-    return torch.cat([function(block) for block in rows.split(LONG)])[:many]
+    return torch.cat([function(block) for block in rows.split(LONG)])[:count]
 
 
 def blocks(rows: int) -> list[slice]:

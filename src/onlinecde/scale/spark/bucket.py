@@ -48,10 +48,10 @@ class BucketStore(MemoryStore):
         super().commit(commit)
         self.noted = commit
 
-    def put(self, told: Mapping[int, Outline]) -> None:
+    def put(self, outlines: Mapping[int, Outline]) -> None:
         """Make the streams of the closed parcels known."""
         commit = self._aside()
-        for number, one in told.items():
+        for number, one in outlines.items():
             put_outline(commit, number, one)
         self._apply(commit)
 
@@ -92,12 +92,12 @@ class Bucket:
 
     def __init__(self, served: ServedModel, plan: Plan, parcels: Iterable[bytes]) -> None:
         self.plan, self.store = plan, BucketStore(served.hash, parcels)
-        self.told: dict[int, Outline] = {}
+        self.outlines: dict[int, Outline] = {}
         for number, body in self.store.closed.items():
             check(body)
-            self.told[number] = outline(body)
-            check_reach(self.told[number], plan.lateness)
-        self.store.put(self.told)
+            self.outlines[number] = outline(body)
+            check_reach(self.outlines[number], plan.lateness)
+        self.store.put(self.outlines)
         endless = 2**62
         settings = EngineSettings(
             alarms=False,
@@ -121,8 +121,8 @@ class Bucket:
         commit, state = self.store.noted, self.state
         before = {(n, row[0]) for n, parcel in self.store.opened.items() for row in parcel.rows}
         changed = {(one[0], one[1]) for one in commit.revised}
-        told = [row for row in commit.rows if (row[0], row[1]) not in before or row[:2] in changed]
-        if not told:
+        rows = [row for row in commit.rows if (row[0], row[1]) not in before or row[:2] in changed]
+        if not rows:
             return None
         names = {stream.number: stream.name for stream in self.store.streams()}
         revisions: dict[tuple[int, float], int] = {}
@@ -130,15 +130,15 @@ class Bucket:
             for one in self.store.revised(number):
                 place = one.stream, one.time
                 revisions[place] = revisions.get(place, 0) + 1
-        outputs = np.frombuffer(b"".join(row[5] for row in told), "<f8")
-        outputs = outputs.reshape(len(told), state.model.outputs)
+        outputs = np.frombuffer(b"".join(row[5] for row in rows), "<f8")
+        outputs = outputs.reshape(len(rows), state.model.outputs)
         return answer_frame(
-            [names[row[0]] for row in told],
-            [row[1] for row in told],
+            [names[row[0]] for row in rows],
+            [row[1] for row in rows],
             "row",
             outputs=outputs,
             probabilities=state.served.probabilities(outputs),
-            revision=[revisions.get((row[0], row[1]), 0) for row in told],
+            revision=[revisions.get((row[0], row[1]), 0) for row in rows],
         )
 
     def packed(self, origins: Mapping[str, float], tick: float | None) -> dict[str, bytes]:
@@ -164,7 +164,7 @@ class Bucket:
                     answered = (tick - stream.origin) * self.plan.rate
                 since = min(since, answered)
             body = store.closed.get(stream.number)
-            if body is not None and self.told[stream.number].next_floor >= since:
+            if body is not None and self.outlines[stream.number].next_floor >= since:
                 result[stream.name] = extended(body, stream, newest, rows[stream.number])
                 continue
             result[stream.name] = pack(store, stream, newest, since)

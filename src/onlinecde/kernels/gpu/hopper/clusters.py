@@ -85,10 +85,10 @@ def plan(
     number = torch.cuda.current_device() if device.index is None else device.index
     try:
         at_once = compiling.clusters_at_once(BLOCKS, THREADS, number)
-        how = clusters_for(field, legs, table, at_once)
+        clusters = clusters_for(field, legs, table, at_once)
     except compiling.CompileError as error:
         return _said_once(str(error))
-    return _broken(how, save, number) or how
+    return _broken(clusters, save, number) or clusters
 
 
 def not_covered(field: FieldSizes, legs: Legs) -> str | None:
@@ -108,11 +108,11 @@ def not_covered(field: FieldSizes, legs: Legs) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def _broken(how: Clusters, save: bool, device: int) -> str | None:
+def _broken(clusters: Clusters, save: bool, device: int) -> str | None:
     """Why one of the kernels a solve needs cannot be compiled, or None; found out once."""
     try:
         for name in ("forward", "reverse", "columns") if save else ("forward",):
-            _kernel(name, how, save, device)
+            _kernel(name, clusters, save, device)
     except compiling.CompileError as error:
         return _said_once(str(error))
     return None
@@ -182,11 +182,11 @@ def _number(x: float) -> str:
     return f"{float(np.float32(x))!r}f"
 
 
-def _kernel(name: str, how: Clusters, save: bool, device: int) -> compiling.Kernel:
+def _kernel(name: str, clusters: Clusters, save: bool, device: int) -> compiling.Kernel:
     return compiling.kernel(
         f"cluster_{name}",
         (*SHARED_FILES, f"cluster_{name}.cu"),
-        (*how.defines, ("SAVE", str(int(save)))),
+        (*clusters.defines, ("SAVE", str(int(save)))),
         THREADS,
         COLUMNS_SHARED if name == "columns" else compiling.LARGEST_SHARED,
         device,
@@ -194,17 +194,17 @@ def _kernel(name: str, how: Clusters, save: bool, device: int) -> compiling.Kern
 
 
 def launch(
-    name: str, how: Clusters, save: bool, blocks: int, arguments: tuple[Tensor | int, ...]
+    name: str, clusters: Clusters, save: bool, blocks: int, arguments: tuple[Tensor | int, ...]
 ) -> None:
     """Launch one of the kernels on the current device."""
-    _kernel(name, how, save, torch.cuda.current_device()).launch(blocks, arguments)
+    _kernel(name, clusters, save, torch.cuda.current_device()).launch(blocks, arguments)
 
 
 def forward(
     field: PackedField,
     legs: Legs,
     z0: Tensor,
-    how: Clusters,
+    clusters: Clusters,
     knots: Tensor,
     every: int,
     ys: Tensor,
@@ -220,7 +220,7 @@ def forward(
     drive = legs.time if legs.drive is None else legs.drive
     bent = z0.new_empty(ys.shape[0], legs.streams, SIDE, dtype=torch.float16)
     launch(
-        "forward", how, save, how.blocks(legs.streams),
+        "forward", clusters, save, clusters.blocks(legs.streams),
         (
             knots, z0.contiguous(), ys, before, bent, legs.time, legs.slopes, legs.lengths, drive,
             field.inner_head, field.inner_bias, field.head, field.bias, legs.streams, legs.pieces,
@@ -269,7 +269,7 @@ def column_parts(legs: Legs, device: torch.device) -> tuple[int, int]:
 def columns(
     field: PackedField,
     legs: Legs,
-    how: Clusters,
+    clusters: Clusters,
     bent: Tensor,
     g_ks: Tensor,
     most: Tensor,
@@ -283,7 +283,7 @@ def columns(
     `most` is a bound on the stages' gradients times dX.
     """
     launch(
-        "columns", how, True, legs.values * shares,
+        "columns", clusters, True, legs.values * shares,
         (
             bent, g_ks, most, weight, bias, legs.slopes, legs.lengths, field.head, field.bias,
             legs.streams, legs.pieces // 2, shares,

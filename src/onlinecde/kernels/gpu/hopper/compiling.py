@@ -128,8 +128,8 @@ def _nvrtc() -> ctypes.CDLL:
     name = f"libnvrtc.so.{major}"
     beside = Path(torch.__file__).parent.parent / "nvidia"
     folders = (beside / f"cu{major}" / "lib", beside / "cuda_nvrtc" / "lib")
-    found = [folder / name for folder in folders if (folder / name).exists()]
-    for path in (*found, Path(name)):
+    files = [folder / name for folder in folders if (folder / name).exists()]
+    for path in (*files, Path(name)):
         try:
             # NVRTC looks for its builtins by name alone: once loaded they are found.
             for builtins in path.parent.glob("libnvrtc-builtins.so*") if path.is_absolute() else ():
@@ -184,7 +184,7 @@ def clusters_at_once(blocks: int, threads: int, device: int) -> int:
     probe = 'extern "C" __global__ void probe() {}'
     major, minor = torch.cuda.get_device_capability(device)
     driver = _driver()
-    module, function, found = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
+    module, function, count = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
     torch.cuda.current_stream(device).synchronize()
     _done(driver.cuModuleLoadData(ctypes.byref(module), compiled(probe, f"sm_{major}{minor}")))
     _done(driver.cuModuleGetFunction(ctypes.byref(function), module, b"probe"))
@@ -192,5 +192,5 @@ def clusters_at_once(blocks: int, threads: int, device: int) -> int:
     # 4: the attribute that gives the size of a cluster.
     size = _Attribute(4, 0, (ctypes.c_uint * 16)(blocks, 1, 1))
     launch = _Launch(blocks, 1, 1, threads, 1, 1, LARGEST_SHARED, None, ctypes.pointer(size), 1)
-    _done(driver.cuOccupancyMaxActiveClusters(ctypes.byref(found), function, ctypes.byref(launch)))
-    return found.value
+    _done(driver.cuOccupancyMaxActiveClusters(ctypes.byref(count), function, ctypes.byref(launch)))
+    return count.value
