@@ -159,8 +159,9 @@ def test_runs_that_were_cut_short_are_told_of(folder):
     told = json.loads(file.read_text())
     told["places"][2]["runs"][1]["best_epoch"] = 6
     file.write_text(json.dumps(told))
-    assert "- **Ended early.** 1 of the 4 runs of BeijingPM10 were ended by the clock" in page(
-        folder
+    assert (
+        "- **Ended early.** 1 of the 4 runs of BeijingPM10 were stopped by the time limit"
+        in page(folder)
     )
     told["places"][2]["settings"]["fit"]["epochs"] = 7
     file.write_text(json.dumps(told))
@@ -242,7 +243,7 @@ def test_folds_are_shown_where_they_were_judged(folder):
     text = page(folder)
     part = text[text.index(title) :].partition("\n## ")[0]
     assert text.index("## Sepsis at every hour") < text.index(title)
-    assert "the 3,050 others are dealt by lot into 2 folds" in part
+    assert "the 3,050 others are divided at random into 2 folds" in part
     assert "| GRU | 0.750 (0.740 to 0.760) | 0.100 | +0.050 (+0.030 to +0.070) |" in part
     assert "fold by fold" not in part
     recipe, others = "Online NCDE, fit's recipe", {"GRU": [0.7, 0.73], "ODE-RNN": [None, 0.75]}
@@ -360,7 +361,9 @@ def test_slip_runs_that_were_cut_short_are_told_of(folder):
     assert "ended by the clock" not in page(folder)
     runs["runs"][0]["best_epoch"] = 6
     published(folder, "slip-scaling", [runs])
-    assert "1 of the 2 runs of BeijingPM2.5 were ended by the clock" in slips_of(page(folder))
+    assert "1 of the 2 runs of BeijingPM2.5 were stopped by the time limit" in slips_of(
+        page(folder)
+    )
 
 
 def test_a_slip_of_columns_the_table_has_not_is_refused(folder):

@@ -1,4 +1,4 @@
-"""A model as ONNX graphs with explicit state, in a folder that says how they are used."""
+"""A model as ONNX graphs with explicit state, in a folder with a description of their use."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def _call(session: Any, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 @contextmanager
 def _quiet() -> Any:
-    """Without what the exporter says of packages that nobody asked for."""
+    """Silence the exporter's messages about packages that are not needed."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -59,7 +59,7 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Manifest:
-    """What `manifest.json` says of a saved model."""
+    """The content of `manifest.json`, the description of a saved model."""
 
     model: str
     """Name of its class."""
@@ -95,7 +95,7 @@ class Manifest:
         return (json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
 
     def named_schema(self) -> Schema | None:
-        """The model's schema; for a folder of 0.1, what can be told from its names. None where there are none."""
+        """The model's schema. For a folder of 0.1 it is made from the names of channels; None where there are none."""
         if self.schema is not None:
             return Schema.from_json(self.schema)
         if self.channels is None or len(set(self.channels)) < len(self.channels):
@@ -279,7 +279,7 @@ def unpack(files: Mapping[str, bytes], *, classes: Iterable[type[nn.Module]] = (
 
 Known = Mapping[str, type[nn.Module]]
 Read = Callable[[str, int], bytes]
-"""The bytes of a file by name, at most so many; ArtifactError where there are more."""
+"""Reads a file by name up to a size; ArtifactError where it is larger."""
 _PARTS: Known = {part.__name__: part for part in (Encoding, MLPField, Readout)}
 
 
@@ -337,7 +337,7 @@ def _read(read: Read, manifest: Manifest, known: Known, home: str) -> OnlineMode
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
-    """Read what a folder says of its model, without reading the weights."""
+    """Read the manifest of a saved model, without its weights."""
     home = Path(folder)
     if not home.is_dir():
         raise ArtifactError(f"{home} is not a folder: give the folder of a saved model.")
@@ -570,7 +570,7 @@ def _as_json(content: Any, what: str) -> dict[str, Any]:
         copy = json.loads(json.dumps(dict(content), allow_nan=False, default=_plain_number))
     except (TypeError, ValueError, RecursionError) as error:
         raise ArtifactError(
-            f"{what} cannot be written as JSON ({error}): give numbers, texts, lists and the like."
+            f"{what} cannot be written as JSON ({error}): give numbers, texts, lists or mappings of these."
         ) from error
     return copy
 

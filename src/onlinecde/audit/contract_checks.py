@@ -56,7 +56,7 @@ def stream_is_batch(model: OnlineModel, batch: SeriesBatch, seed: int) -> Measur
 def adapted(model: OnlineModel, batch: SeriesBatch, seed: int) -> Measured:
     """Contract 2: edits of what comes after t leave outputs up to t as they were, bit for bit.
 
-    A longer series stands beside each, so that products inside the model have the shapes they had
+    A longer series is added to each, so that products inside the model have the shapes they had
     and nothing but the future differs.
     """
     generator, ask, edits = np.random.default_rng(seed), Asked(model), 0

@@ -114,7 +114,7 @@ class Question:
     tolerance: float | None
     """Share of the scale; None: bit for bit for changes that keep the pattern, else rounding."""
     companion: Series | None = None
-    """A longer series that stands beside every version, so that arrays keep their size."""
+    """A longer series added to every version, so that arrays keep their size."""
     _unedited: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
 
     def changed(self, tests: Sequence[Trial], together: int | None = None) -> list[Found]:

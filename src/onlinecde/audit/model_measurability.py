@@ -68,7 +68,7 @@ def measurability(
 
     - whose outputs at rows move is OFFLINE, as is one whose outputs for a stream move with
       another stream of the batch;
-    - whose outputs between rows move is DISCRETE; so is one that says nothing new between rows,
+    - whose outputs between rows move is DISCRETE; so is one whose answers do not change between rows,
       and one that cannot be asked there;
     - any other is CONTINUOUS.
 
@@ -83,8 +83,8 @@ def measurability(
         batch: series like those it is for.
         at: query times, (query,) or (stream, query); default: where the audit likes.
         tolerance: how far outputs may move, as a share of the largest, in place of both.
-        streams: at most so many of the batch.
-        cuts: at most so many times t in each of them.
+        streams: largest number of streams of the batch that are tried.
+        cuts: largest number of times t that are tried in each stream.
         seed: of the experiments.
 
     Raises:

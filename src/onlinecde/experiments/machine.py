@@ -106,7 +106,7 @@ def _processor() -> str:
 
 @dataclass
 class Memory:
-    """What a block of code took at its highest, in bytes; None where that cannot be told."""
+    """Peak memory of a block of code, in bytes; None where it cannot be measured."""
 
     bytes: int | None = None
 

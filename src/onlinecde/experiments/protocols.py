@@ -40,7 +40,7 @@ class Protocol:
     """RMSE as the mean over batches, not over the set."""
 
     def model(self, name: str) -> dict[str, Any]:
-        """What the protocol says of a model."""
+        """The settings that the protocol gives a model."""
         return dict(self.models.get(name, self.models.get("other", {})))
 
 

@@ -9,7 +9,7 @@ from onlinecde.data import Task
 
 
 def sample_task(task: Task, streams: int | None, rows: int | None) -> Task:
-    """At most so many streams, dealt out as in the task, and so many rows of each; the same always.
+    """At most `streams` streams, split as in the task, and `rows` rows of each; always the same ones.
 
     Classes take turns, so that few streams still hold all of them.
     """

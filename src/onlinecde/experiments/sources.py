@@ -16,7 +16,7 @@ class MissingDataError(DataError):
 
 
 def cell_task(cell: Cell, data_dir: str | os.PathLike[str] | None = None) -> Task:
-    """Load the task of a cell, whole. Streams are dealt out with seed 0 whatever the cell's seed.
+    """Load the task of a cell, whole. Streams are split with seed 0, whatever the cell's seed.
 
     One split for all seeds: settings found by a search have seen its validation streams, and with
     another split those would be test streams. A cell of a fold has that fold as its test split,

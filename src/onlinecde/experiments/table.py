@@ -99,7 +99,7 @@ class Table:
     rows: tuple[Row, ...] = ()
     seeds: tuple[int, ...] = SEEDS
     folds: int = 0
-    """Into how many folds `fold_task` deals the streams, each tested once; 0: the data set's own split."""
+    """Number of folds into which `fold_task` divides the streams, each tested once; 0: the data set's own split."""
     of: str = ""
     """The table whose cells a figure shows."""
     command: str = ""
@@ -150,7 +150,7 @@ def _packaged(text: str) -> str:
 def parse_table(name: str, text: str) -> Table:
     """Read a table from TOML; an unknown word, or a name of no column, is refused.
 
-    `like` names a table of the package that has what this one does not say itself.
+    `like` names a table of the package from which entries that are missing here are taken.
 
     >>> parse_table("mine", 'like = "controls"\\nfolds = 5').rows == load_table("controls").rows
     True

@@ -25,7 +25,7 @@ def drop_channels(batch: SeriesBatch, share: float) -> SeriesBatch:
 
 @contextmanager
 def dropping_as_part(positions: Tensor, streams: int) -> Iterator[None]:
-    """Inside, hide from streams at `positions` (stream,) what a batch of so many `streams` would hide.
+    """Inside, hide from the streams at `positions` (stream,) what a whole batch of `streams` would hide.
 
     Draws are made for the whole batch, so that one cut over several processes loses the same
     channels of each stream as one that is not cut.

@@ -293,7 +293,7 @@ def _parts(model: NeuralCDE, segments: PathSegments, piece: int, z: Tensor) -> T
 def _mean_gradients(model: NeuralCDE, inputs: Tensor, outputs: Tensor) -> Tensor:
     """Mean gradient of the readout on the straight line from what it takes in at one knot to the next.
 
-    (piece, stream, output, number), of inputs (knot, stream, number) and what the readout says of them,
+    (piece, stream, output, number), of inputs (knot, stream, number) and the readout's outputs for them,
     (knot, stream, output).
     """
     between = (len(inputs) - 1, inputs.shape[1])
@@ -309,7 +309,7 @@ def _settled_gradient(
     """The same, (line, output, number), for lines (2, line, number), halved where they have to be.
 
     Layer norm of a few numbers bends so sharply that the nodes of a whole line may miss it: those that do
-    not come to what the readout says of their ends, said (2, line, output), are halved. `allowed` (line,
+    not add up to the readout's outputs at their ends, said (2, line, output), are halved. `allowed` (line,
     output): by how much a line may be off.
     """
     weight = _gradient_at_nodes(model, lines[0], lines[1])

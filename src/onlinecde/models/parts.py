@@ -1,4 +1,4 @@
-"""The parts of a `NeuralCDE`: from settings, or the user's own modules, and what a saved model says of them."""
+"""The parts of a `NeuralCDE`: from settings or the user's own modules, and their records in a saved model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def recorded(given: Any) -> Any:
 
 
 def make_encoding(given: Part, channels: int, static: int, counts: bool) -> tuple[Encoding, Any]:
-    """The encoding of a model with so many channels and static features; it and its record, as all below."""
+    """The encoding of a model, and its record. The functions below return such pairs too."""
     if isinstance(given, nn.Module):
         if not isinstance(given, Encoding):
             raise TypeError(f"encoding is a {type(given).__name__}: give an `Encoding`.")

@@ -103,7 +103,7 @@ class Members(nn.Module):
     """A layer of SiLU units as several members see it, with one weight matrix for all.
 
     A member has a factor for each input (1 or -1 at first), a bias and a factor for each unit. In
-    training a row goes through one member, drawn by lot; otherwise through all, and their mean goes on.
+    training a row goes through one member, drawn at random; otherwise through all, and their mean is used.
     What is learned must serve all members, so it is learned more slowly and holds longer.
     """
 

@@ -127,7 +127,7 @@ class CDEState(StreamState):
 
 
 def real_cells(given: Any, what: str) -> np.ndarray:
-    """Numbers as an array, NaN for None; StateError where they are times of day, texts and the like."""
+    """Numbers as an array, NaN for None; StateError for dates, texts and anything else that is no number."""
     cells = given
     if type(given) is not np.ndarray or given.dtype.kind == "O":
         try:

@@ -32,7 +32,7 @@ class Steps(nn.Module):
     """(step,): what it adds; 0 for a step that was not needed"""
     base: Tensor
     share: Tensor
-    """What part of the mean comes from here: 0 before steps are laid"""
+    """Share of the mean that comes from the steps: 0 before there are any"""
 
     def __init__(self, inputs: int, count: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Steps(nn.Module):
         """Lay steps of the numbers at `place`, at most `count`; returns itself."""
         number = len(place)
         if number > self.count:
-            raise ValueError(f"{number} steps are to be laid, and there is room for {self.count}.")
+            raise ValueError(f"{number} steps were given, and there is room for {self.count}.")
         if not number == len(low) == len(high) == len(height):
             raise ValueError(
                 f"{number} places, {len(low)} lows, {len(high)} highs and {len(height)} heights were "

@@ -22,7 +22,7 @@ _LARGEST = 14.0
 
 @dataclass(frozen=True)
 class ExplainedStream:
-    """One stream: what the model says of it, and what each channel's events and time added."""
+    """One stream: the model's outputs, and what each channel's events and the passing of time added to them."""
 
     stream: str
     title: str

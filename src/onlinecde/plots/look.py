@@ -53,7 +53,7 @@ def shortened(name: str, most: int = 36) -> str:
 
 
 def plain_decades(axis: Axes, decades: float) -> None:
-    """Plain numbers along a logarithmic axis of so many decades: at 1, 2 and 5 of each, or fewer of them."""
+    """Plain numbers along a logarithmic axis: at 1, 2 and 5 of each decade, or fewer where there are many decades."""
     subs = (1, 2, 5) if decades < 1.6 else (1, 3) if decades < 2.6 else (1,)
     axis.xaxis.set_major_locator(LogLocator(subs=subs))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -29,7 +29,7 @@ class Trajectory:
     truth: float | None = None
     """The true number, for regression."""
     limits: tuple[float, float] = field(default=(0.0, 1.0))
-    """Of the axis of what is said"""
+    """Label of the axis of outputs"""
     stream: str = ""
     """Its name"""
     places: Mapping[str, int] = field(default_factory=dict)

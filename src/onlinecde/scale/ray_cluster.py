@@ -131,7 +131,7 @@ def room_for(workers: int | None, device: str, *, together: bool = False) -> Roo
 
 
 def processors_each(nodes: Sequence[int], workers: int) -> int:
-    """The most processors each of some workers can have on nodes with so many, at least 1.
+    """The largest number of processors that each worker can have on the nodes, at least 1.
 
     >>> processors_each([8, 4], 3), processors_each([8, 4], 2), processors_each([2], 5)
     (4, 4, 1)

@@ -8,7 +8,7 @@ from onlinecde.training.callbacks import Callback
 
 
 class Desk:
-    """Keeps what it is told until it is asked."""
+    """Keeps messages until they are fetched."""
 
     def __init__(self) -> None:
         self._told: list[tuple[Any, ...]] = []
@@ -36,7 +36,7 @@ def hear(desk: Any) -> list[tuple[Any, ...]]:
     try:
         return ray.get(desk.hear.remote())
     except exceptions.RayError:
-        # No work depends on what is told here.
+        # No work depends on these messages.
         return []
 
 

@@ -136,7 +136,7 @@ def _settle(search: Search, ref: Any, one: _Running) -> None:
         except exceptions.RayError as error:
             if not died(error):
                 raise ClusterError(f"a worker could not begin: {first_line(error)}") from None
-            # Let go of, the trial is taken up by whoever comes next, and its attempts are counted.
+            # Once released, the trial is resumed by the next worker, and its attempts are counted.
             return
         for entry in history:
             # What was told while nobody listened.

@@ -41,7 +41,7 @@ class SharedTraining(Training):
 
     Every process knows the whole task and draws the same batches. Of each it takes every n-th
     stream, and its loss counts by its share of the batch's labels, so that the gradients, summed up,
-    are those of the mean over the whole batch. Validation batches are dealt out whole.
+    are those of the mean over the whole batch. Each validation batch goes to one process.
     """
 
     def __init__(

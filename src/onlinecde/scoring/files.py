@@ -64,8 +64,8 @@ def predict_file(
 ) -> Done:
     """Write the scores of a request's tables to a file; whoever looks finds all of it, or none.
 
-    Lines are first dealt out to buckets by stream, on disk, and then a bucket is scored at a time. The folder this
-    is done in stands beside the output, and is gone when that is there.
+    Lines are first sorted into buckets by stream, on disk; then one bucket is scored at a time. The folder this
+    is done in lies beside the output and is removed when the output is complete.
 
     Args:
         request: what is asked, of which tables.

@@ -1,4 +1,4 @@
-"""A model that is asked, with what its folder says of the run it comes from."""
+"""A model to score with, and the settings of the run it comes from."""
 
 from __future__ import annotations
 

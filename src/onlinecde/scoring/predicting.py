@@ -1,4 +1,4 @@
-"""`predict`: what a model says of a table's streams, as a table."""
+"""`predict`: a model's scores of a table's streams, as a table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def predict(
     duplicates: str | None = None,
     device: str = "cpu",
 ) -> Any:
-    """What a model says of streams, without labels: a table with `stream`, `time` and its scores.
+    """Score streams without labels: returns a table with `stream`, `time` and the scores.
 
     Scores are `probability` (`probability_CLASS` where there are several) or, of a regression, `prediction`
     (`prediction_NAME`), with `lower` and `upper` where the model has intervals (90 %). A stream's scores do not

@@ -87,7 +87,7 @@ class StaticColumn:
             stream = streams[int(np.flatnonzero(missing)[0])]
             raise SeriesError(
                 f"stream {stream!r}: static feature '{self.name}' is missing, and the model was saved "
-                "without a value to put in its place: give it."
+                "without a value to use instead: give one."
             )
         filled = np.where(missing, 0.0 if self.fill is None else self.fill, column)
         return np.stack([filled, missing.astype(float)][: len(self.features)], 1), notes

@@ -268,7 +268,7 @@ class OnlineCDEClassifier(ClassifierMixin, _OnlineCDE):
     Args:
         model: "neural-cde", "gru", "gru-dt", "gru-dt-intensity", "gru-d" or "ode-rnn".
         hidden: size of the state; None: the model's default for the data.
-        epochs: at most so many; training ends earlier where validation no longer gets better.
+        epochs: largest number of epochs; training ends earlier where validation no longer improves.
         batch_size, lr: of training; None: what fits the data.
         model_settings: other arguments of the model, by name.
         settings: other training settings (fields of `onlinecde.training.FitSettings`), by name.

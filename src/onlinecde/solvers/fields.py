@@ -51,7 +51,7 @@ class VectorField(nn.Module, ABC):
 class MatrixField(VectorField):
     """Any module or function from z (stream, hidden) to f(z) (stream, hidden, channel).
 
-    One that says `sees_path = True` is called with X (stream, channel) too, and is f(z, X).
+    A field with `sees_path = True` is called with X (stream, channel) too, and is f(z, X).
     """
 
     def __init__(self, function: Callable[..., Tensor], hidden: int, channels: int) -> None:

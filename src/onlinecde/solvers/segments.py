@@ -153,7 +153,7 @@ class PathSegments:
         return replace(self, time=time, slopes=self.slopes.to(dtype), drive=drive)
 
     def room_for(self, streams: int, rows: int) -> PathSegments:
-        """Segments of the same kind with room for so many streams and rows, to be filled again and again.
+        """Segments of the same kind with room for `streams` and `rows`, which can be filled repeatedly.
 
         Nothing looks at what they hold: a solve along them can be captured by a CUDA graph.
         """
@@ -275,7 +275,7 @@ def segments_of(path: PiecewisePath, steps: int = 1, max_step: float | None = No
 
 
 def _own_segments(path: PiecewisePath, steps: int) -> PathSegments:
-    """The segments of a path that says no more of itself than `PiecewisePath`: cubic, or of a higher degree."""
+    """The segments of a path that is only a `PiecewisePath`: cubic, or of a higher degree."""
     pieces = [path.piece(index) for index in range(path.pieces)]
     if not pieces:
         raise ValueError(f"the {type(path).__name__} has no piece: give a path of one or more.")
@@ -482,14 +482,14 @@ def _parts_of(segments: PathSegments, knot: Tensor, share: Tensor, sees_path: bo
 
 
 def _alike(by_stream: Tensor, count: int) -> dict[str, Any]:
-    """Where all streams have so many segments."""
+    """The case that all streams have the same number of segments."""
     streams = by_stream.shape[0]  # an exported program would keep what len() says
     lengths = torch.full((streams,), count, dtype=torch.int64, device=by_stream.device)
     return {"order": None, "lengths": lengths, "count": count, "active": (streams,) * count}
 
 
 def _active(lengths: Tensor, count: int) -> tuple[int, ...]:
-    """How many streams have each of so many segments."""
+    """The number of streams that have each segment."""
     segment = torch.arange(count, device=lengths.device)
     return tuple((lengths[None, :] > segment[:, None]).sum(1).tolist())
 

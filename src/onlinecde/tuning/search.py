@@ -91,7 +91,7 @@ def tune(
     every trial. The folder has the study (`study.db`), a run for each trial, and `best.json` with
     the best settings so far, whose model is kept. Called again on the folder, by the same or by
     other processes at the same time, the search goes on; a trial left behind by a process that
-    died is taken up where it was. A trial that fails is recorded with its reason. `run` is who runs
+    died is resumed. A trial that fails is recorded with its reason. `run` is who runs
     the trials.
 
     The test split is never looked at.

@@ -85,7 +85,7 @@ class SharedStudy:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Only one process at a time deals out trials or settles them."""
+        """Only one process at a time assigns trials or records their results."""
         with held(self.folder / LOCK):
             yield
 
@@ -140,7 +140,7 @@ class SharedStudy:
         from optuna.trial import TrialState, create_trial
 
         most = better(self.about["metric"]) == "max"
-        # A sampler of its own for each trial: a search taken up again goes on as it would have.
+        # A sampler of its own for each trial: a resumed search goes on as it would have.
         seed = seed_for("trial", self.seed, len(trials)) % 2**32
         with warnings.catch_warnings():
             # Optuna 4 calls this sampler experimental.

@@ -39,7 +39,7 @@ def forward_kernel(
     DENSE: tl.constexpr, CROWD: tl.constexpr, DN: tl.constexpr, DENSE_AHEAD: tl.constexpr,
     NODES: tl.constexpr, EVERY: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """z from z0 (stream, H) along all pieces into `knots` (knot, stream, H), one of `EVERY` so many.
+    """z from z0 (stream, H) along all pieces into `knots` (knot, stream, H), at every `EVERY`-th knot.
 
     `table` holds the tableau: a (4, 4), b (4), c (4). `slots` (piece + 1) says where the stages of
     each piece are kept in `ys` (slot, stream, HS) and `before` (slot, layer, stream, WS); `bent` keeps

@@ -18,7 +18,7 @@ from onlinecde.sharing import on_the_gpu
 SHARED = 225_000
 """Bytes of shared memory a kernel may plan with."""
 ALONE_UP_TO = 8
-"""With so many channels or fewer, each thread block takes its streams through the whole solve alone ..."""
+"""With at most this number of channels, each thread block takes its streams through the whole solve alone ..."""
 ALONE_WEIGHTS = 32_000
 """... if the weights it would read at every stage are no more than these."""
 
@@ -46,7 +46,7 @@ class Dense:
     """Blocks of weights that are read one ahead of the other"""
 
     def parts_of(self, hidden: int) -> int:
-        """Parts of a stream's gradients, for rows of so many hidden units."""
+        """Parts of a stream's gradients, for rows of a number of hidden units."""
         return -(-hidden // self.columns) * self.groups
 
 
@@ -59,7 +59,7 @@ class Shape:
     entries: int
     """(channel, stream) entries in a tile"""
     entries_back: int
-    """... of which so many are taken at once in the backward sweep"""
+    """... and the number of them taken at once in the backward sweep"""
     block: int
     """Columns of a tile's product computed at once"""
     columns: int
@@ -180,7 +180,7 @@ def _dense_streams_first(
 def _dense(
     field: FieldShape, legs: Legs, streams: int, columns: int, programs: int, ahead: int
 ) -> Dense:
-    """Tiles of so many streams, and blocks of so many hidden units or fewer."""
+    """The shape for tiles of a number of streams, and blocks of at most a number of hidden units."""
     long = legs.row(field.hidden)
     # Of 80 and 96 units no block but the last is half empty.
     columns = min(columns, 32 if long in (80, 96) else long)

@@ -157,7 +157,7 @@ def backward(
     want_drive: bool = False,
     every: int = 1,
 ) -> Gradients:
-    """Gradients of a solve from those of z at its knots, one of `every` so many (knot, stream, hidden)."""
+    """Gradients of a solve from those of z at every `every`-th knot (knot, stream, hidden)."""
     wants = (every, want_time, want_slopes, want_drive)
     if len(tapes) == 1:
         return _backward(g_knots, tapes[0], *wants)

@@ -16,12 +16,12 @@ from torch import Tensor
 BLOCK = 64
 """Numbers a thread block adds up"""
 DEEP = 32
-"""... of so many parts at once"""
+"""... and the number of parts taken at once"""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Gradients of a matrix (rows, across) and of its bias (rows,), in so many parts."""
+    """Gradients of a matrix (rows, across) and of its bias (rows,), in several parts."""
 
     parts: int
     rows: int

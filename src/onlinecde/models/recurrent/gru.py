@@ -1,4 +1,4 @@
-"""GRU baselines: what they are told of missing values and of time is all they differ in."""
+"""GRU baselines. They differ only in their inputs for missing values and for time."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Collect:
 
 
 def tanh_(x: Tensor) -> None:
-    """The tanh of x in its place; on a CPU numpy's, which is several times as fast as torch's."""
+    """tanh of x, in place. On a CPU it is numpy's, which is several times as fast as torch's."""
     if (array := _as_array(x)) is None:
         x.tanh_()
     else:
@@ -110,7 +110,7 @@ def tanh_(x: Tensor) -> None:
 
 
 def exp_(x: Tensor) -> None:
-    """The exponential of x in its place, likewise."""
+    """The exponential of x, in place, likewise."""
     if (array := _as_array(x)) is None:
         x.exp_()
     else:

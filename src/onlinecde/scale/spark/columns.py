@@ -19,7 +19,7 @@ _CLOCKS = ("timestamp", "timestamp_ntz")
 
 
 class SparkError(ValueError):
-    """A job that cannot be started or gone on with; the message says what is wrong and what to do."""
+    """A job that cannot be started or resumed; the message says what is wrong and what to do."""
 
 
 def prepared(
@@ -48,7 +48,7 @@ def prepared(
                 f"give {role}=."
             )
 
-    def as_text(role: str, kinds: tuple[str, ...], remedy: str) -> Column:
+    def checked(role: str, kinds: tuple[str, ...], remedy: str) -> Column:
         name = wanted[role]
         assert name is not None
         kind = result[name].split("(")[0]
@@ -58,28 +58,28 @@ def prepared(
 
     cast = "cast it to string."
     taken = [
-        as_text("stream", ("string",), cast).alias("stream"),
-        as_text(
+        checked("stream", ("string",), cast).alias("stream"),
+        checked(
             "time",
             _NUMBERS,
             "give numbers in the model's unit of time, such as hours since the stream began.",
         )
         .cast("double")
         .alias("time"),
-        as_text("channel", ("string",), cast).alias("channel"),
-        as_text("value", _NUMBERS, "give numbers.").cast("double").alias("value"),
+        checked("channel", ("string",), cast).alias("channel"),
+        checked("value", _NUMBERS, "give numbers.").cast("double").alias("value"),
     ]
     if id is not None:
-        taken.append(as_text("id", ("string",), cast).alias("id"))
+        taken.append(checked("id", ("string",), cast).alias("id"))
     if order is not None:
-        placed = as_text("order", (*_WHOLE, *_CLOCKS), "give whole numbers or timestamps.")
+        placed = checked("order", (*_WHOLE, *_CLOCKS), "give whole numbers or timestamps.")
         if result[order] in _CLOCKS:
             placed = F.unix_micros(placed.cast("timestamp"))
         taken.append(placed.cast("bigint").alias("order"))
     if clock is not None:
         # As a plain number: Spark would drop late rows by a column that carries a watermark.
         taken.append(
-            (F.unix_micros(as_text("clock", ("timestamp",), "give a timestamp.")) / 1e6).alias(
+            (F.unix_micros(checked("clock", ("timestamp",), "give a timestamp.")) / 1e6).alias(
                 "clock"
             )
         )
@@ -87,7 +87,7 @@ def prepared(
         # As text, whatever the types of its fields are; null fields are left out.
         taken.append(F.to_json(F.col(f"`{static}`")).alias("static"))
     elif static is not None:
-        as_text("static", ("array<double>", "array<float>", "array<int>", "array<bigint>"),
+        checked("static", ("array<double>", "array<float>", "array<int>", "array<bigint>"),
              "give an array of numbers, or raw values by name in a struct or a map.")  # fmt: skip
         taken.append(F.col(f"`{static}`").cast("array<double>").alias("static"))
     elif features:

@@ -1,4 +1,4 @@
-"""What a worker is told: plain settings, and the model found where the worker is."""
+"""What a worker receives: plain settings, and the model, which it loads itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings of a job; what an `Engine` would be told, and how streams are laid out."""
+    """Settings of a job: those of an `Engine`, and how streams are distributed."""
 
     folder: str
     model_hash: str

@@ -182,7 +182,7 @@ def collector_paused() -> Iterator[None]:
 def in_order(events: Any) -> Any:
     """Events in the order in which they count: by `order` where there is one, else by time.
 
-    Ties are broken by what the events say, so that a micro-batch run again comes to the same.
+    Ties are broken by what the events say, so that running a micro-batch again gives the same result.
     """
     by = [name for name in ("order", "time", "channel", "value", "id") if name in events.columns]
     return events.sort_values(by, kind="stable", ignore_index=True)

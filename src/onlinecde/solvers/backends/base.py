@@ -163,7 +163,7 @@ class Backend(ABC):
     """Whether its backward reads the weights themselves: a change in place is noticed."""
 
     def stride(self, problem: Problem) -> int:
-        """At every so many of the knots that `forward` gives is z wanted."""
+        """Number of knots from one z that `forward` gives to the next."""
         return 1 if self.skips_knots else problem.every
 
     def trajectory(self, problem: Problem) -> tuple[Tensor, str]:

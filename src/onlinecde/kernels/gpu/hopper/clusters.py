@@ -212,7 +212,7 @@ def forward(
     *,
     save: bool,
 ) -> Tensor:
-    """Fill `knots`, one of `every` so many, and if asked to `save` the tape.
+    """Fill `knots` at every `every`-th knot and, with `save`, the tape.
 
     Returns the features in halves, (slot, stream, 64).
     """

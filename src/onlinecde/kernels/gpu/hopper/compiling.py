@@ -180,7 +180,7 @@ class _Launch(ctypes.Structure):
 
 @lru_cache(maxsize=16)
 def clusters_at_once(blocks: int, threads: int, device: int) -> int:
-    """How many clusters of so many thread blocks a device runs at a time, one block a multiprocessor."""
+    """The number of clusters that a device runs at a time, one thread block a multiprocessor."""
     probe = 'extern "C" __global__ void probe() {}'
     major, minor = torch.cuda.get_device_capability(device)
     driver = _driver()
