@@ -286,7 +286,9 @@ _PARTS: Known = {part.__name__: part for part in (Encoding, MLPField, Readout)}
 def _read(read: Read, manifest: Manifest, known: Known, home: str) -> OnlineModel:
     kind = _class(manifest.model, known, "the model", home)
     if not issubclass(kind, OnlineModel):
-        raise ArtifactError(f"{home}: {manifest.model} is no model: give its class in `classes`.")
+        raise ArtifactError(
+            f"{home}: {manifest.model} is not an OnlineModel: pass the model's class in `classes`."
+        )
     data = read(WEIGHTS, min(manifest.bytes, _LARGEST_WEIGHTS))
     if len(data) != manifest.bytes or hashlib.sha256(data).hexdigest() != manifest.sha256:
         raise ArtifactError(
@@ -537,7 +539,9 @@ def _building(failed: str) -> Iterator[None]:
 
 def _check_tensors(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], home: str) -> None:
     for name in wanted.keys() - given.keys():
-        raise ArtifactError(f"{home}the weights lack the tensor {name!r}.")
+        raise ArtifactError(
+            f"{home}the weights lack the tensor {name!r}: damaged, or of another model. Save it again."
+        )
     for name in given.keys() - wanted.keys():
         raise ArtifactError(f"{home}the weights hold a tensor {name!r} the model does not have.")
     usual = torch.get_default_dtype()

@@ -163,7 +163,7 @@ def _pairs(
 
 
 def _on_the_path(build: PathBuilder, batch: SeriesBatch, times: Tensor) -> Tensor:
-    """What the path of a series says its values are at `times` (stream, query)."""
+    """The values of a series at `times` (stream, query), read from its path."""
     path = build_path(build, batch)
     return path.evaluate(path.s_of_time(times))[:, :, 1 : 1 + _CHANNELS]
 

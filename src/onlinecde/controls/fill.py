@@ -39,7 +39,7 @@ def forward_fill(values: Tensor) -> Tensor:
 
 
 def count_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What counts of a series in some dtype are kept in: half precision would soon stop counting."""
+    """The dtype for the counts of a series: half precision would soon stop counting."""
     return torch.promote_types(dtype, torch.float32)
 
 

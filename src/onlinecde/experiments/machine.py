@@ -34,7 +34,7 @@ def circumstances(device: torch.device | str) -> dict[str, Any]:
 
 @cache
 def commit() -> str | None:
-    """The commit of the checkout this package runs from, "+" behind it where files differ."""
+    """The commit that this package runs from, followed by "+" where files differ from it."""
     here = Path(__file__).parent
 
     def ask(*words: str) -> str | None:

@@ -238,7 +238,7 @@ def _usual(model: NeuralCDE, name: str) -> Any:
 
 
 def _features(model: NeuralCDE, z: Tensor, seen: Tensor | None) -> Tensor:
-    """What the readout's layers take in; of a readout of another kind, z and what it sees, one behind the other."""
+    """The input of the readout's layers; for a readout of another kind, z and what it sees, concatenated."""
     readout: Any = model.readout
     if is_plain_readout(readout):
         return readout.features(z, seen)

@@ -60,7 +60,7 @@ class FrozenCDE:
         return self._model.init_state(streams, static)
 
     def observe(self, state: CDEState, t: Any, x: Any) -> CDEState:
-        """Take in what was observed at t, as `NeuralCDE.observe` does."""
+        """The state after an observation at t, as `NeuralCDE.observe`."""
         if type(x) is dict:
             x = self._model.row_of(x, len(state))
         if self._packed is not None:

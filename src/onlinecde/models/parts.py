@@ -95,7 +95,9 @@ def make_solver(given: Mapping[str, Any] | Solver | None, control: str) -> tuple
     """The solver of a model with this control."""
     chosen = _chosen("solver", asdict(given) if isinstance(given, Solver) else given, Solver, ())
     if chosen["max_step"] is not None and control != "rectilinear":
-        raise ValueError("max_step is for the time legs of the rectilinear control: give steps.")
+        raise ValueError(
+            "max_step limits steps on time legs, which only the rectilinear control has: give steps= instead."
+        )
     return Solver(**chosen), recorded(chosen)
 
 

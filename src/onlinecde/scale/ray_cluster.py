@@ -66,7 +66,7 @@ def check_address(address: str) -> str:
 
 @contextmanager
 def connected(address: str = "", *, cpus: int | None = None) -> Iterator[None]:
-    """For a while, a Ray cluster.
+    """A connection to a Ray cluster for the length of the block.
 
     `address`: "" takes that of `RAY_ADDRESS`, or starts a cluster of this machine's cores, which
     ends with it; "local" always starts one; "auto" finds the one that runs on this machine;

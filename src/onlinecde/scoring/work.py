@@ -104,7 +104,7 @@ class WorkFolder:
         sizes[name] = sizes.get(name, 0) + _LENGTH.size + len(body)
 
     def parts(self, name: str) -> Iterator[pl.DataFrame]:
-        """The lines of a file, as they were appended; none where there is none."""
+        """The lines of a file, in the order they were appended; empty where there is no file."""
         import polars as pl
 
         if name not in self.state["sizes"]:

@@ -151,7 +151,7 @@ class RawStatic:
     encoding: tuple[StaticColumn, ...] = ()
 
     def take(self, positions: np.ndarray) -> RawStatic:
-        """Some of the streams."""
+        """The entries of some streams."""
         columns = {name: column[positions] for name, column in self.columns.items()}
         return RawStatic(columns, self.fixed, self.encoding)
 

@@ -183,7 +183,7 @@ class _Walker:
         return trial
 
     def _choose_next(self, trial: _Trial, grown: Tensor) -> None:
-        """Set the length of the next steps, or say that there is none."""
+        """Set the lengths of the next steps; raises SolverError where no step can be taken."""
         steps, full = trial.steps, trial.full
         # A step cut short by a knot says nothing against the longer one that was meant.
         longer = torch.maximum(grown, self.h[steps.streams]) if self.problem.across else 1.0

@@ -140,7 +140,7 @@ def solve_with(
 
 
 def _segments_for(path: PiecewisePath, z0: Tensor, solver: Solver) -> PathSegments:
-    """The segments of a path; what does not fit is said by the path's own names first."""
+    """The segments of a path. Errors name the path's own attributes."""
     rows = getattr(path, "rows", None)
     if isinstance(rows, Tensor) and (z0.ndim != 2 or z0.shape[0] != rows.shape[0]):
         raise ValueError(

@@ -152,7 +152,7 @@ class GRUdtIntensity(StackedGRU):
 
     @property
     def inputs(self) -> int:
-        """Time, and a value, a time and a mask a channel."""
+        """Time, and for each channel a value, a time and a mask."""
         return 1 + 3 * self.channels
 
     def sees(self, rows: Rows) -> Tensor:

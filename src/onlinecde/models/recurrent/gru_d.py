@@ -86,5 +86,5 @@ class GRUD(RecurrentModel):
         )
 
     def update(self, row: Rows, h: Tensor) -> Tensor:
-        """(stream, 1, hidden) after one row."""
+        """h (stream, 1, hidden) after one row."""
         return self.trajectory(row.as_batch(), h, ()).transpose(0, 1)

@@ -113,7 +113,7 @@ class Bucket:
         self.state.settle()
 
     def apply(self, batch: EventBatch, received: float) -> Receipts:
-        """A micro-batch by the engine's rules."""
+        """Apply a micro-batch, by the engine's rules."""
         return apply_batch(self.state, batch, received)
 
     def answers(self) -> Any:

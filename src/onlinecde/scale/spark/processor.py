@@ -45,7 +45,7 @@ class BucketProcessor:
     def handleExpiredTimer(  # noqa: N802
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[Any]:
-        """The watermark has passed a tick: answers of all streams of the bucket, between their rows."""
+        """Called when the watermark passes a tick: answers all streams of the bucket, between their rows."""
         about = self._about()
         newest = due(timerValues.getCurrentWatermarkInMs() / 1e3, self._step)
         parcels = [one for _, (body,) in self.pages.iterator() for one in read_page(body).values()]
