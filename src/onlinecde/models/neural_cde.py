@@ -208,7 +208,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         return x if ages is None else torch.cat([x, ages], -1)
 
     def seen_of(self, batch: SeriesBatch, times: Tensor | None = None) -> Tensor | None:
-        """What the readout sees of prepared series at rows, or at query times, (stream, row, number); None where it sees nothing.
+        """What the readout sees of prepared series at rows, or at query times, (stream, row, number), or None.
 
         times (stream, query), NaN behind a stream's last.
         """
