@@ -316,7 +316,9 @@ class TrainingOptions:
             "Where training settings start from: default or paper; of `tune` clean, too.", TRAINING
         ),
     ] = "default"
-    epochs: Annotated[Number, option("At most this many.", TRAINING)] = None
+    epochs: Annotated[
+        Number, option("At most this many; raised on a finished run, it goes on.", TRAINING)
+    ] = None
     batch_size: Annotated[Number, option("Streams in a batch.", TRAINING)] = None
     lr: Annotated[float | None, option("Learning rate.", TRAINING)] = None
     class_weights: Annotated[Text, option("none or balanced.", TRAINING)] = None
@@ -324,8 +326,9 @@ class TrainingOptions:
         Several, option("NAME=VALUE, any other training setting; repeatable.", TRAINING)
     ] = None
     seed: Annotated[
-        int, option("Of weights and batches; in a search, of its trials, too.", TRAINING)
-    ] = 0
+        Number,
+        option("Of weights and batches (default 0); in a search, of its trials, too.", TRAINING),
+    ] = None
     device: Annotated[str, option("auto, cpu or cuda.", TRAINING)] = "auto"
 
     def changes(self) -> dict[str, Any]:
@@ -335,7 +338,7 @@ class TrainingOptions:
             "batch_size": self.batch_size,
             "lr": self.lr,
             "class_weights": self.class_weights,
-            "seed": self.seed or None,
+            "seed": self.seed,
         }
         given = {name: value for name, value in given.items() if value is not None}
         return given | named_values(self.setting)
