@@ -65,13 +65,14 @@ def judged(name: str, data: Path, work: Path, max_time: str, split_seed: int) ->
     command("evaluate", runs / "fit", *others, "--bootstrap", 200, "--json", found)
     told = json.loads(found.read_text())
     models = {}
-    for label, one in zip(("fit", "gru-d", "trees"), told["models"], strict=True):
+    every = [told["evaluation"], *told["against"]]
+    for label, one in zip(("fit", "gru-d", "trees"), every, strict=True):
         models[label] = {
             metric: estimate["value"]
             for metric, estimate in one["metrics"].items()
             if metric in SHOWN[one["kind"]]
         }
-    first = told["models"][0]
+    first = every[0]
     naive = {one["name"]: one["naive"] for one in first["naive"]}
     log = [json.loads(line) for line in (runs / "fit/log.jsonl").read_text().splitlines()]
     return {

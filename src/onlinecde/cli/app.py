@@ -42,9 +42,7 @@ def _show_version(wanted: bool) -> None:
 def root(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", help="Show the version.", callback=_show_version, is_eager=True
-        ),
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
     """Online prediction from irregular time series with Neural CDEs."""

@@ -150,6 +150,38 @@ class TaskOptions:
     ] = None
     metric: Annotated[Text, option("What the task is judged by.", TABLE)] = None
     split_seed: Annotated[int, option("Seed of the train/validation/test split.", TABLE, min=0)] = 0
+    split_by: Annotated[
+        Text,
+        option(
+            "Split by time (oldest streams train, newest test), or by a column: of train, validation, test, or of "
+            "times. Default: by chance.",
+            TABLE,
+        ),
+    ] = None
+    splits: Annotated[
+        Place,
+        option("Table of splits: the stream column and --split-by (default: split).", TABLE),
+    ] = None
+    windows: Annotated[
+        Text,
+        option(
+            "Cut long streams into windows of this length, as 7d, each a stream; split by time unless told otherwise.",
+            TABLE,
+        ),
+    ] = None
+    category: Annotated[
+        Several,
+        option(
+            "Channel of text: becomes a channel of 0 and 1 a category, CHANNEL=CATEGORY; repeatable.",
+            TABLE,
+        ),
+    ] = None
+    labels_stream: Annotated[
+        Text, option("What --stream is called in --labels, where otherwise.", TABLE)
+    ] = None
+    static_stream: Annotated[
+        Text, option("What --stream is called in --static, where otherwise.", TABLE)
+    ] = None
 
     def source(self) -> dict[str, Any]:
         """Where the task comes from, as a run keeps it; refused where it takes more, or less, to say so."""
@@ -207,6 +239,12 @@ class TaskOptions:
             kind=self.kind,
             metric=self.metric,
             seed=self.split_seed,
+            split_by=self.split_by,
+            splits=self.splits,
+            windows=self.windows,
+            categories=self.category or None,
+            labels_stream=self.labels_stream,
+            static_stream=self.static_stream,
         )
 
     def _of_labels(self) -> dict[str, Text]:
@@ -401,6 +439,9 @@ class JudgedOptions:
     ] = None
     labels: Annotated[Place, typer.Option(help="Own tables: their labels.")] = None
     static: Annotated[Place, typer.Option(help="Own tables: their static features.")] = None
+    splits: Annotated[Place, typer.Option(help="Own tables: their table of splits, as it was.")] = (
+        None
+    )
     split: Annotated[
         str,
         typer.Option(help="train, validation or test; with --task or tables: all, every stream."),
@@ -410,7 +451,7 @@ class JudgedOptions:
     @property
     def tables(self) -> dict[str, Path]:
         """Files given in place of a model's own, by the names of their options."""
-        given = {"events": self.events, "labels": self.labels, "static": self.static}
+        given = {name: getattr(self, name) for name in ("events", "labels", "static", "splits")}
         return {name: file for name, file in given.items() if file is not None}
 
     @property

@@ -27,7 +27,7 @@ _LARGEST_HEADER = 1 << 26
 
 
 class Journal:
-    """A run's folder: `run.json`, `settings.json`, `splits.csv`, `log.jsonl`, `tensorboard/`, `checkpoint`; then `model/`.
+    """A run's folder: `run.json`, `settings.json`, `splits.csv`, `log.jsonl`, `tensorboard/`, `checkpoint`, `model/`.
 
     One process writes at a time; a second one is refused while the first is alive.
     """
