@@ -3,7 +3,7 @@
     python -m benchmarks.strangers --data DIR --work OUT --out benchmarks/results/strangers.json
 
 Each table is made by `benchmarks.strangers_tables` from data in DIR (none of it is part of the project), and then
-learned as a stranger would: `onlinecde fit` with nothing but the names of columns and `--max-time`, GRU-D with `--model
+learned as a stranger would: `onlinecde fit` with nothing but the names of columns and a limit, GRU-D with `--model
 gru-d`, and `onlinecde evaluate --against gru-d --against trees`. Small tables are split several times. A split whose
 result is in OUT is not computed again.
 """
@@ -47,7 +47,7 @@ def command(*words: Any) -> float:
     return round(spent - before.children_user - before.children_system, 1)
 
 
-def judged(name: str, data: Path, work: Path, max_time: str, split_seed: int) -> dict[str, Any]:
+def judged(name: str, data: Path, work: Path, limits: list[str], split_seed: int) -> dict[str, Any]:
     """One task on one split: each model's metrics and CPU seconds, and the naive predictions'."""
     table = TABLES[name]
     tables, runs = work / "tables" / name, work / "runs" / f"{name}-{split_seed}"
@@ -56,7 +56,7 @@ def judged(name: str, data: Path, work: Path, max_time: str, split_seed: int) ->
         table.make(data, tables)
         (tables / "done").touch()
     words = [str(tables / w) if (tables / w).is_file() else w for w in table.words]
-    words += ["--split-seed", str(split_seed), "--max-time", max_time]
+    words += ["--split-seed", str(split_seed), *limits]
     cpu = {"fit": command("fit", *words, "--out", runs / "fit")}
     cpu["gru-d"] = command("fit", *words, "--model", "gru-d", "--out", runs / "gru-d")
     found = runs / "evaluation.json"
@@ -123,9 +123,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of raw data")
     parser.add_argument("--work", type=Path, required=True, help="folder for tables and runs")
     parser.add_argument("--task", action="append", choices=list(TABLES), help="default: all")
-    parser.add_argument("--max-time", default="4min", help="of each fit")
+    parser.add_argument("--max-time", help="of each fit, as 4min")
+    parser.add_argument("--epochs", help="of each fit, at most")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
+    given = {"--epochs": asked.epochs, "--max-time": asked.max_time}
+    limits = [word for name, value in given.items() if value for word in (name, value)]
     found: dict[str, Any] = {}
     for name in asked.task or list(TABLES):
         splits = []
@@ -133,7 +136,7 @@ def main() -> None:
             kept = asked.work / "results" / f"{name}-{split_seed}.json"
             if not kept.is_file():
                 kept.parent.mkdir(parents=True, exist_ok=True)
-                one = judged(name, asked.data, asked.work, asked.max_time, split_seed)
+                one = judged(name, asked.data, asked.work, limits, split_seed)
                 replace_file(kept, json.dumps(one))
             splits.append(json.loads(kept.read_text()))
         found[name] = summary(name, splits)
@@ -145,7 +148,7 @@ def main() -> None:
         told = {
             "format": "onlinecde strangers 1",
             "command": "python -m benchmarks.strangers --data DIR --work OUT"
-            + f" --max-time {asked.max_time} --out benchmarks/results/strangers.json",
+            + f" {' '.join(limits)} --out benchmarks/results/strangers.json",
             **circumstances("cpu"),
             "tasks": found,
         }

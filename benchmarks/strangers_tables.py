@@ -26,7 +26,7 @@ class OwnTable:
     """By how many seeds it is split: small tables by several"""
 
 
-def hospital_c(data: Path, out: Path, stays: int = 700) -> None:
+def hospital_c(data: Path, out: Path, stays: int = 600) -> None:
     """Stays of PhysioNet 2012, set c: rows rounded to the hour, death in hospital."""
     with zipfile.ZipFile(data / "physionet2012_set-c.zip") as archive:
         outcomes = pl.read_csv(io.BytesIO(archive.read("Outcomes-c.txt"))).head(stays)
@@ -134,7 +134,7 @@ def kidney(data: Path, out: Path) -> None:
     labs.unique("id", maintain_order=True).select("id", "patient").write_csv(out / "stays.csv")
 
 
-def air(data: Path, out: Path, weeks: int = 12) -> None:
+def air(data: Path, out: Path, weeks: int = 8) -> None:
     """Weeks of hourly air of Beijing's twelve stations: carbon monoxide in six hours, in mg/m3."""
     names = ("SO2", "NO2", "CO", "O3", "temperature", "pressure", "dewpoint", "rain", "wind")
     with zipfile.ZipFile(data / "BeijingPM25Quality.zip") as archive:
@@ -164,7 +164,7 @@ def air(data: Path, out: Path, weeks: int = 12) -> None:
     pl.concat(frames).fill_nan(None).write_csv(out / "air.csv")
 
 
-def sepsis(data: Path, out: Path, patients: int = 700) -> None:
+def sepsis(data: Path, out: Path, patients: int = 500) -> None:
     """Patients of PhysioNet 2019, set A: sepsis within six hours, at every hour."""
     frames = []
     with zipfile.ZipFile(data / "physionet2019_training_setA.zip") as archive:
@@ -183,7 +183,7 @@ def sepsis(data: Path, out: Path, patients: int = 700) -> None:
     table.drop(empty, "HospAdmTime", "Unit1", "Unit2").write_csv(out / "patients.csv")
 
 
-def activity(data: Path, out: Path, streams: int = 160) -> None:
+def activity(data: Path, out: Path, streams: int = 120) -> None:
     """What a hand is doing now: characters written one after the other, a third missing."""
     with zipfile.ZipFile(data / "CharacterTrajectories.zip") as archive:
         text = archive.read("CharacterTrajectories_TRAIN.ts").decode().partition("@data")[2]
@@ -214,7 +214,7 @@ def activity(data: Path, out: Path, streams: int = 160) -> None:
     pl.concat(frames).fill_nan(None).write_csv(out / "hands.csv")
 
 
-def engines(data: Path, out: Path, engines: int = 160) -> None:
+def engines(data: Path, out: Path, engines: int = 100) -> None:
     """Simulated engines run to failure: wear that grows ever faster, noisy sensors, three settings of flight."""
     random = np.random.default_rng(0)
     slope = random.normal(size=(14, 2))
@@ -249,7 +249,7 @@ _ENGINE = ("--stream", "engine", "--time", "cycle", "--time-unit", "cycles", "--
 
 TABLES = {
     "hospital-c": OwnTable(
-        "PhysioNet 2012 set c, 700 stays: death in hospital",
+        "PhysioNet 2012 set c, 600 stays: death in hospital",
         hospital_c,
         ("--events", "events.csv", *LONG, "--labels", "outcomes.csv", "--label", "died", "--static", "stays.csv"),
     ),
@@ -258,14 +258,14 @@ TABLES = {
         icu_death,
         ("--events", "events.parquet", *LONG, "--labels", "outcomes.csv", "--label", "died",
          "--static", "outcomes.csv", "--subject", "patient"),
-        splits=3,
+        splits=2,
     ),
     "icu-stay": OwnTable(
         "MIMIC-IV demo: hours left on the ICU, per row",
         icu_stay,
         ("--events", "events.parquet", *LONG, "--labels", "left.csv", "--label", "left", "--label-per", "row",
          "--static", "stays.csv", "--subject", "patient"),
-        splits=3,
+        splits=2,
     ),
     "kidney": OwnTable(
         "MIMIC-IV demo: the next creatinine",
@@ -273,16 +273,16 @@ TABLES = {
         ("--events", "labs.parquet", "--stream", "id", "--time", "when", "--channel", "name", "--value", "value",
          "--labels", "next.csv", "--label", "next", "--label-per", "row",
          "--static", "stays.csv", "--subject", "patient"),
-        splits=3,
+        splits=2,
     ),
     "air": OwnTable(
-        "Beijing, 12 stations x 12 weeks of 168 hours: carbon monoxide in 6 h",
+        "Beijing, 12 stations x 8 weeks of 168 hours: carbon monoxide in 6 h",
         air,
         ("--events", "air.csv", "--stream", "id", "--time", "hours", "--label", "CO_in_6h", "--label-per", "row",
          "--subject", "week"),
     ),
     "sepsis": OwnTable(
-        "PhysioNet 2019 set A, 700 patients: sepsis at every hour",
+        "PhysioNet 2019 set A, 500 patients: sepsis at every hour",
         sepsis,
         ("--events", "patients.csv", "--stream", "id", "--time", "ICULOS", "--label", "SepsisLabel",
          "--label-per", "row"),
@@ -294,12 +294,12 @@ TABLES = {
          "--label-per", "row"),
     ),
     "engine-fails": OwnTable(
-        "160 simulated engines: fails within 30 cycles",
+        "100 simulated engines: fails within 30 cycles",
         engines,
         ("--events", "fails.parquet", *_ENGINE, "--label", "fails_within_30"),
     ),
     "engine-life": OwnTable(
-        "160 simulated engines: cycles left, at most 125",
+        "100 simulated engines: cycles left, at most 125",
         engines,
         ("--events", "life.parquet", *_ENGINE, "--label", "left"),
     ),

@@ -33,6 +33,7 @@ from onlinecde.training.intervals import fit_intervals
 from onlinecde.training.journal import (
     Journal,
 )
+from onlinecde.training.linear_start import settle, start_at_linear
 from onlinecde.training.loop import Training
 from onlinecde.training.objectives import (
     check_horizons,
@@ -181,9 +182,9 @@ def _in_folder(
     callback: Callback,
     max_seconds: float | None,
 ) -> Fitted:
-    training = _prepare(loop, model, asked, how, device, callback)
     journal.keep_splits(task)
     before = journal.read()
+    training = _prepare(loop, model, asked, how, device, callback, begins=before is None)
     if before is not None:
         training.take_up(*before)
         at = training.at
@@ -252,6 +253,7 @@ def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback
     Returns what a manifest says of each, by name, without what was not done.
     """
     done: dict[str, Any] = {
+        "beside_linear": settle(model, task, how, callback),
         "with_steps": fit_steps(model, task, how, callback),
         "recalibrated": recalibrate(model, task, how, callback),
     }
@@ -306,6 +308,7 @@ def _prepare(
     how: FitSettings,
     device: torch.device,
     callback: Callback,
+    begins: bool = True,
 ) -> Training:
     series, labels = task.split("train")
     check_learnable(task, series, labels, callback)
@@ -314,6 +317,8 @@ def _prepare(
         _fit_scales(model, task, how)
         model.to(device)
     scales = learn_scales(model, series, labels, target=how.scale_target)
+    if begins:
+        start_at_linear(model, task, scales, how, callback)
     return loop(model, task, scales, how, device)
 
 

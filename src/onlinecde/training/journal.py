@@ -150,7 +150,7 @@ def read_run(folder: Path) -> dict[str, Any] | None:
 def settings_of_then(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Settings of the run a folder holds that were the default when it began, and may not be now."""
     settings = (read_run(Path(folder)) or {}).get("settings", {})
-    earlier = {"monitor": "metric", "head_lr": 1.0}
+    earlier = {"monitor": "metric", "head_lr": 1.0, "batch_size": 64}
     found = {name: value for name, value in earlier.items() if settings.get(name) == value}
     # What is not written down is as it always is.
     return found | {n: settings.get(n, "task") for n in ("at", "validate_at") if settings}
@@ -162,7 +162,9 @@ def model_settings_of_then(folder: str | os.PathLike[str], model: str) -> dict[s
     if not isinstance(known, dict) or known.get("name") != model:
         return {}
     by_task = ("name", "channels", "static", "outputs", "kind")
-    return {name: value for name, value in known.items() if name not in by_task}
+    # What is not written down is as it always was.
+    usual = {"readout_direct": False} if model == "NeuralCDE" else {}
+    return usual | {name: value for name, value in known.items() if name not in by_task}
 
 
 def known_task(folder: str | os.PathLike[str]) -> dict[str, Any]:
