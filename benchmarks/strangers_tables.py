@@ -26,7 +26,7 @@ class OwnTable:
     """By how many seeds it is split: small tables by several"""
 
 
-def hospital_c(data: Path, out: Path, stays: int = 600) -> None:
+def hospital_c(data: Path, out: Path, stays: int = 300) -> None:
     """Stays of PhysioNet 2012, set c: rows rounded to the hour, death in hospital."""
     with zipfile.ZipFile(data / "physionet2012_set-c.zip") as archive:
         outcomes = pl.read_csv(io.BytesIO(archive.read("Outcomes-c.txt"))).head(stays)
@@ -92,8 +92,8 @@ def icu_death(data: Path, out: Path) -> None:
 
 
 def icu_stay(data: Path, out: Path) -> None:
-    """Hours a patient will stay on the ICU from each row on, of the first five days."""
-    chart = _icu(data).filter(pl.col("hours") < 120)
+    """Hours a patient will stay on the ICU from each row on, of the first two days."""
+    chart = _icu(data).filter(pl.col("hours") < 48)
     chart.select(pl.col("stay_id").alias("id"), "hours", "name", "value").write_parquet(
         out / "events.parquet"
     )
@@ -135,13 +135,13 @@ def kidney(data: Path, out: Path) -> None:
 
 
 def air(data: Path, out: Path, weeks: int = 8) -> None:
-    """Weeks of hourly air of Beijing's twelve stations: carbon monoxide in six hours, in mg/m3."""
+    """Weeks of hourly air of three of Beijing's stations: carbon monoxide in six hours, in mg/m3."""
     names = ("SO2", "NO2", "CO", "O3", "temperature", "pressure", "dewpoint", "rain", "wind")
     with zipfile.ZipFile(data / "BeijingPM25Quality.zip") as archive:
         text = archive.read("BeijingPM25Quality_TRAIN.ts").decode().partition("@data")[2]
     days = [line.split(":")[:-1] for line in text.splitlines() if line.strip()]
     # Days stand station by station, one behind the other.
-    stations = np.array_split(np.arange(len(days)), 12)
+    stations = np.array_split(np.arange(len(days)), 12)[::4]
     frames = []
     for number, station in enumerate(stations):
         for week in range(weeks):
@@ -164,7 +164,7 @@ def air(data: Path, out: Path, weeks: int = 8) -> None:
     pl.concat(frames).fill_nan(None).write_csv(out / "air.csv")
 
 
-def sepsis(data: Path, out: Path, patients: int = 500) -> None:
+def sepsis(data: Path, out: Path, patients: int = 200) -> None:
     """Patients of PhysioNet 2019, set A: sepsis within six hours, at every hour."""
     frames = []
     with zipfile.ZipFile(data / "physionet2019_training_setA.zip") as archive:
@@ -174,7 +174,7 @@ def sepsis(data: Path, out: Path, patients: int = 500) -> None:
                 io.BytesIO(archive.read(name)),
                 separator="|",
                 null_values=["NaN"],
-                n_rows=60,
+                n_rows=48,
                 infer_schema_length=0,
             )
             frames.append(frame.with_columns(pl.all().cast(pl.Float64), id=pl.lit(Path(name).stem)))
@@ -183,7 +183,7 @@ def sepsis(data: Path, out: Path, patients: int = 500) -> None:
     table.drop(empty, "HospAdmTime", "Unit1", "Unit2").write_csv(out / "patients.csv")
 
 
-def activity(data: Path, out: Path, streams: int = 120) -> None:
+def activity(data: Path, out: Path, streams: int = 60) -> None:
     """What a hand is doing now: characters written one after the other, a third missing."""
     with zipfile.ZipFile(data / "CharacterTrajectories.zip") as archive:
         text = archive.read("CharacterTrajectories_TRAIN.ts").decode().partition("@data")[2]
@@ -214,7 +214,7 @@ def activity(data: Path, out: Path, streams: int = 120) -> None:
     pl.concat(frames).fill_nan(None).write_csv(out / "hands.csv")
 
 
-def engines(data: Path, out: Path, engines: int = 100) -> None:
+def engines(data: Path, out: Path, engines: int = 50) -> None:
     """Simulated engines run to failure: wear that grows ever faster, noisy sensors, three settings of flight."""
     random = np.random.default_rng(0)
     slope = random.normal(size=(14, 2))
@@ -249,7 +249,7 @@ _ENGINE = ("--stream", "engine", "--time", "cycle", "--time-unit", "cycles", "--
 
 TABLES = {
     "hospital-c": OwnTable(
-        "PhysioNet 2012 set c, 600 stays: death in hospital",
+        "PhysioNet 2012 set c, 300 stays: death in hospital",
         hospital_c,
         ("--events", "events.csv", *LONG, "--labels", "outcomes.csv", "--label", "died", "--static", "stays.csv"),
     ),
@@ -258,14 +258,14 @@ TABLES = {
         icu_death,
         ("--events", "events.parquet", *LONG, "--labels", "outcomes.csv", "--label", "died",
          "--static", "outcomes.csv", "--subject", "patient"),
-        splits=2,
+        splits=1,
     ),
     "icu-stay": OwnTable(
         "MIMIC-IV demo: hours left on the ICU, per row",
         icu_stay,
         ("--events", "events.parquet", *LONG, "--labels", "left.csv", "--label", "left", "--label-per", "row",
          "--static", "stays.csv", "--subject", "patient"),
-        splits=2,
+        splits=1,
     ),
     "kidney": OwnTable(
         "MIMIC-IV demo: the next creatinine",
@@ -273,16 +273,16 @@ TABLES = {
         ("--events", "labs.parquet", "--stream", "id", "--time", "when", "--channel", "name", "--value", "value",
          "--labels", "next.csv", "--label", "next", "--label-per", "row",
          "--static", "stays.csv", "--subject", "patient"),
-        splits=2,
+        splits=1,
     ),
     "air": OwnTable(
-        "Beijing, 12 stations x 8 weeks of 168 hours: carbon monoxide in 6 h",
+        "Beijing, 3 stations x 8 weeks of 168 hours: carbon monoxide in 6 h",
         air,
         ("--events", "air.csv", "--stream", "id", "--time", "hours", "--label", "CO_in_6h", "--label-per", "row",
          "--subject", "week"),
     ),
     "sepsis": OwnTable(
-        "PhysioNet 2019 set A, 500 patients: sepsis at every hour",
+        "PhysioNet 2019 set A, 200 patients: sepsis at every hour",
         sepsis,
         ("--events", "patients.csv", "--stream", "id", "--time", "ICULOS", "--label", "SepsisLabel",
          "--label-per", "row"),
@@ -294,12 +294,12 @@ TABLES = {
          "--label-per", "row"),
     ),
     "engine-fails": OwnTable(
-        "100 simulated engines: fails within 30 cycles",
+        "50 simulated engines: fails within 30 cycles",
         engines,
         ("--events", "fails.parquet", *_ENGINE, "--label", "fails_within_30"),
     ),
     "engine-life": OwnTable(
-        "100 simulated engines: cycles left, at most 125",
+        "50 simulated engines: cycles left, at most 125",
         engines,
         ("--events", "life.parquet", *_ENGINE, "--label", "left"),
     ),

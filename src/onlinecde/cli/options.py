@@ -459,6 +459,15 @@ class JudgedOptions:
         """Whether what is judged is named, and need not be what the model was fitted on."""
         return self.task is not None or bool(self.tables)
 
+    def files(self, home: Path) -> dict[str, Any]:
+        """Own tables that are judged, by the names of their options, and their stream columns; empty for others."""
+        from onlinecde.artifacts import read_manifest
+
+        source = read_manifest(home).extra.get("task")
+        if self.task is not None or not isinstance(source, dict) or source.get("source") != "table":
+            return {}
+        return {**source["arguments"], **self.tables}
+
     def load(self, home: Path) -> Task:
         """The task for the model of a folder; what is worth knowing of it is said."""
         from onlinecde.training.judged_task import judged_task

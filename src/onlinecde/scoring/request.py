@@ -73,8 +73,9 @@ class Request:
             if called is not None and called != columns.stream:
                 renamed = {called: columns.stream}
                 sources["static"] = table_source(static, what=NAMES["static"], called=renamed)
-        between = fitted.answers_between() if query.between_rows else None
-        return cls(fitted, columns, query, sources, (*said, *([between] if between else [])))
+        said += [fitted.answers_between()] if query.between_rows else []
+        said += [fitted.answers_early()] if query.form != "end" else []
+        return cls(fitted, columns, query, sources, tuple(filter(None, said)))
 
     def readers(self, facts: Mapping[str, Facts] | None = None) -> dict[str, ChunkReader]:
         """What reads the tables; facts: what is known of them already."""
