@@ -96,10 +96,11 @@ def summary(name: str, splits: list[dict[str, Any]]) -> dict[str, Any]:
         }
         for model in splits[0]["models"]
     }
+    # The label before is known to nobody who needs a prediction.
     guesses = {
         guess: float(np.mean([one["naive"][guess] for one in splits]))
         for guess in splits[0]["naive"]
-        if all(guess in one["naive"] for one in splits)
+        if guess != "label before" and all(guess in one["naive"] for one in splits)
     }
     mine, sign = models["fit"], 1 if kind == "regression" else -1
     return {
