@@ -9,7 +9,7 @@ from onlinecde.data import Task
 from onlinecde.evaluation import evaluate
 from onlinecde.series import SeriesBatch
 from onlinecde.training import fit
-from onlinecde.training.linear_start import direct_of
+from onlinecde.training.linear_start import direct_of, simplest
 
 SMALL = {"hidden": 4, "width": 8}
 
@@ -63,11 +63,17 @@ def test_where_nothing_is_linear_nothing_is_put_there():
     noise = torch.randn(task.labels.shape, generator=torch.Generator().manual_seed(0))
     other = Task.build("noise", task.series, noise.numpy(), kind="regression", per="row")
     model = fit(other, epochs=1, model_settings=SMALL).model
-    weight = direct_of(model).weight
-    # Either nothing, or what so few streams mistake for something: far less than what a walk has.
-    assert float(weight.norm()) < 0.2 * float(
-        direct_of(fit(task, epochs=1, model_settings=SMALL).model).weight.norm()
+    assert not direct_of(model).weight.any()
+
+
+def test_what_is_no_better_than_chance_may_have_made_it_is_left_out():
+    zero = torch.zeros(1)
+    plain, little, much = (
+        torch.tensor(x, dtype=torch.float64) for x in ([1, 1, 1, 1], [2, 0, 1, 0.9], [0.1] * 4)
     )
+    tried = [(plain, zero, zero), (little, zero, zero)]
+    assert simplest(tried)[0] is plain
+    assert simplest([*tried, (much, zero, zero)])[0] is much
 
 
 def test_live_saved_and_explained_it_is_the_same_model(fitted, tmp_path):

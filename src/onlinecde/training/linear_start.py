@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from onlinecde.data import Task
 from onlinecde.evaluation.predictions import predict_split
 from onlinecde.models import NeuralCDE, OnlineModel
-from onlinecde.models.readout import Direct, Readout, known_labels
+from onlinecde.models.readout import RULES, Direct, Readout, known_labels
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.objectives import Scales, last_layer, loss_weight
 from onlinecde.training.settings import FitSettings
@@ -33,8 +34,8 @@ def start_at_linear(
     """Put the best linear model of what the readout sees beside its MLP, which begins by adding nothing to it.
 
     Of a regression it is the number that predicts the label best, often a last value, and beside it what a penalty
-    leaves of the others. The penalty is the one with the lowest loss on validation streams; where none is below that
-    of a constant, nothing is put there.
+    leaves of the others. Of a constant, that number alone and ever smaller penalties it is the `simplest` by validation
+    streams; where that is the constant, nothing is put there.
 
     Returns that loss; None where nothing was put there.
     """
@@ -45,8 +46,8 @@ def start_at_linear(
     last, weight = last_layer(model), loss_weight(task, settings)
     assert last is not None
     assert isinstance(model, NeuralCDE)
-    lines, labels = _lines(model, task, "train", scales)
-    others, wanted = _lines(model, task, "validation", scales)
+    lines, labels, _ = _lines(model, task, "train", scales)
+    others, wanted, owners = _lines(model, task, "validation", scales)
     if not len(labels) or not len(wanted):
         return None
     mean, spread = lines.mean(0), lines.std(0, correction=0)
@@ -54,17 +55,25 @@ def start_at_linear(
     lines, others = (lines - mean) / spread, (others - mean) / spread
     anchor = torch.zeros(lines.shape[1], last.out_features)
     found = anchor, last.bias.detach().cpu().clone()
-    tried: list[tuple[float, Tensor, Tensor]] = []
+    tried: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def losses() -> Tensor:
+        """Of each validation stream, (stream,), in all; they add up to the loss."""
+        each = _each_loss(head, others @ found[0] + found[1], wanted, weight)
+        return each.new_zeros(int(owners.max()) + 1).index_add(0, owners, each)
+
     for penalty in (None, *PENALTIES):
         if penalty is not None and not anchor.any() and task.kind == "regression":
             anchor = _best_number(lines, labels)
             found = _fitted(head, lines, labels, weight, None, anchor, anchor, found[1])
-            tried.append((float(head.loss(others @ found[0] + found[1], wanted)), *found))
+            tried.append((losses(), *found))
         found = _fitted(head, lines, labels, weight, penalty, anchor, *found)
-        tried.append((float(head.loss(others @ found[0] + found[1], wanted, weight)), *found))
-        if len(tried) > 2 and tried[-3][0] <= min(tried[-2][0], tried[-1][0]):
+        tried.append((losses(), *found))
+        sums = [float(one[0].sum()) for one in tried]
+        if len(tried) > 2 and sums[-3] <= min(sums[-2:]):
             break
-    loss, slope, constant = min(tried, key=lambda one: one[0])
+    best, slope, constant = simplest(tried)
+    loss = float(best.sum())
     if not bool(slope.any()):
         return None
     slope = slope / spread[:, None]
@@ -116,6 +125,29 @@ def _fitted(
     return slope.detach(), constant.detach()
 
 
+def _each_loss(head: Readout, outputs: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
+    """The loss of each line (line,) float64, of which all together are `head.loss`."""
+    rule = RULES[head.kind]
+    labels = labels if rule.together or labels.ndim == 2 else labels[:, None]
+    known = rule.known(labels)
+    each = rule.each_loss(outputs, torch.where(known, labels, 0).to(labels.dtype), weight)
+    each = torch.where(known, each, 0.0).double() / known.sum()
+    return each if rule.together else each.sum(1)
+
+
+def simplest(tried: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    """The first of several, simplest first, that is worse than the best by no more than chance may have made it.
+
+    Each with its losses (stream,): the difference must be within one standard error of it, over streams.
+    """
+    best = min(tried, key=lambda one: float(one[0].sum()))
+    for one in tried:
+        apart = one[0] - best[0]
+        if float(apart.sum()) <= len(apart) ** 0.5 * float(apart.std(correction=0)):
+            return one
+    return best
+
+
 def _best_number(lines: Tensor, labels: Tensor) -> Tensor:
     """Slope (number, output) of the number, of mean 0 and deviation 1, that each output is predicted from best."""
     labels = labels.reshape(len(lines), -1)
@@ -153,11 +185,13 @@ def settle(
     return share
 
 
-def _lines(model: NeuralCDE, task: Task, split: str, scales: Scales) -> tuple[Tensor, Tensor]:
-    """What the readout sees where there is a label (line, number), and the labels in the scale of training."""
+def _lines(
+    model: NeuralCDE, task: Task, split: str, scales: Scales
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the readout sees where there is a label (line, number), labels in the scale of training, whose (line,)."""
     series, labels = task.split(split)
     times = task.split_times(split) if task.per == "time" else None
-    labels, lines, wanted = scales.target(labels.cpu()), [], []
+    labels, lines, wanted, owners = scales.target(labels.cpu()), [], [], []
     step = -(-int(known_labels(task.kind, labels).sum()) // LINES)
     passed = 0
     for at in torch.arange(len(series)).split(STREAMS):
@@ -176,4 +210,5 @@ def _lines(model: NeuralCDE, task: Task, split: str, scales: Scales) -> tuple[Te
         seen, ramps = view[here.to(view.device)][chosen], model.readout.ramps
         lines.append((seen if ramps is None else ramps(seen)).float().cpu())
         wanted.append(known[here][chosen])
-    return torch.cat(lines), torch.cat(wanted)
+        owners.append(at[:, None].expand(here.shape)[here][chosen])
+    return torch.cat(lines), torch.cat(wanted), torch.cat(owners)
