@@ -22,11 +22,13 @@ from onlinecde.streaming.stores.base import (
 from onlinecde.streaming.stores.postgres_arrays import Integers, Texts, columns
 from onlinecde.streaming.stores.postgres_connections import Address, Connections
 from onlinecde.streaming.stores.tables import (
+    ALARM_FIELDS,
     CUT,
     CUT_KINDS,
     FIELDS,
     FLOOR,
     INSERT,
+    KEPT,
     KINDS,
     PER_STREAM,
     REARM,
@@ -120,6 +122,7 @@ class PostgresStore:
                     f"{self.address} has schema {result}, this onlinecde reads {SCHEMA}: use the "
                     "onlinecde that wrote it."
                 )
+            db.execute(KEPT.encode())
             db.execute("UPDATE meta SET writer = %s", (writer,))
 
     @contextmanager
@@ -319,6 +322,21 @@ class PostgresStore:
             )
             db.execute("DELETE FROM streams WHERE number = %s", (stream,))
             db.execute("UPDATE meta SET totals = %s", (totals,))
+
+    def alarms_from(self, number: int, most: int) -> list[Alarm[int]]:
+        sql = f"SELECT {ALARM_FIELDS} FROM alarms WHERE number >= %s ORDER BY number LIMIT %s"
+        return [Alarm(*one) for one in self._at.read(sql, (number, most))]
+
+    def kept(self, key: str) -> str | None:
+        result = self._at.read("SELECT text FROM kept WHERE key = %s", (key,))
+        return result[0][0] if result else None
+
+    def keep(self, key: str, text: str) -> None:
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO kept VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET text = excluded.text",
+                (key, text),
+            )
 
     def close(self) -> None:
         self._at.close()

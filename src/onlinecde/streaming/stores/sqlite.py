@@ -24,7 +24,14 @@ from onlinecde.streaming.stores.base import (
     StreamRecord,
 )
 from onlinecde.streaming.stores.sqlite_file import OwnedFile
-from onlinecde.streaming.stores.tables import PER_STREAM, SCHEMA, SQLITE_TABLES, SQLITE_UPGRADES
+from onlinecde.streaming.stores.tables import (
+    ALARM_FIELDS,
+    KEPT,
+    PER_STREAM,
+    SCHEMA,
+    SQLITE_TABLES,
+    SQLITE_UPGRADES,
+)
 
 ROOM = 4 * 2**20
 """Bytes that must be left on the disk: what SQLite lets a WAL grow to before it checkpoints"""
@@ -118,6 +125,7 @@ class SQLiteStore:
                 f"{self.file} has schema {schema[0]}, this onlinecde reads {SCHEMA}: use the "
                 "onlinecde that wrote it."
             )
+        run(KEPT)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -350,6 +358,18 @@ class SQLiteStore:
             )
             self._db.execute("DELETE FROM streams WHERE number = ?", (stream,))
             self._db.execute("UPDATE meta SET totals = ?", (totals,))
+
+    def alarms_from(self, number: int, most: int) -> list[Alarm[int]]:
+        sql = f"SELECT {ALARM_FIELDS} FROM alarms WHERE number >= ? ORDER BY number LIMIT ?"
+        return [Alarm(*one) for one in self._read(sql, (number, most))]
+
+    def kept(self, key: str) -> str | None:
+        result = self._read("SELECT text FROM kept WHERE key = ?", (key,))
+        return result[0][0] if result else None
+
+    def keep(self, key: str, text: str) -> None:
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (key, text))
 
     def close(self) -> None:
         with self._failing():

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
+from onlinecde.streaming.alarms import Alarm
 from onlinecde.streaming.stores.postgres_arrays import Blobs, Column, Floats, Integers, Texts
 
+ALARM_FIELDS = ", ".join('"by"' if one.name == "by" else one.name for one in fields(Alarm))
+KEPT = "CREATE TABLE IF NOT EXISTS kept (key TEXT PRIMARY KEY, text TEXT NOT NULL)"
+"""What other parts keep beside streams and rows; earlier versions leave it alone"""
 SCHEMA = 2
 
 # Rows are appended, and found by their index: a table in the order of streams would have to write a page
