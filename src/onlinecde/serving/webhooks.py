@@ -18,6 +18,7 @@ import random
 import secrets
 import ssl
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -30,6 +31,7 @@ import orjson
 from onlinecde.serving.problems import Problem, ServingError
 from onlinecde.serving.request_log import note
 from onlinecde.streaming import Alarm, Engine
+from onlinecde.streaming.errors import StoreDamaged
 
 AT_ONCE = 8
 """Requests to one target at the same time: one that is answered slowly holds up few others"""
@@ -136,13 +138,17 @@ class Deliveries:
     """Given up"""
 
     def text(self) -> str:
-        """For the store."""
-        return json.dumps(asdict(self))
+        """For the store, with a checksum."""
+        content = json.dumps(asdict(self))
+        return f"{zlib.crc32(content.encode()):08x}{content}"
 
     @classmethod
     def read(cls, text: str) -> Deliveries:
-        """What `text` wrote."""
-        content = json.loads(text)
+        """What `text` wrote; where that is damaged, everything is to be sent again."""
+        if not text.startswith(f"{zlib.crc32(text[8:].encode()):08x}"):
+            note("webhook deliveries damaged", logging.ERROR)
+            return cls(1)
+        content = json.loads(text[8:])
         tables = (
             {int(number): Failing(**one) for number, one in content[name].items()}
             for name in ("failing", "dead")
@@ -312,7 +318,14 @@ class Webhooks:
         room = min(AT_ONCE - len(alarms), MOST_FAILING - len(state.failing))
         if room <= 0:
             return alarms, state.next
-        new = self._engine.alarms_from(state.next, room)
+        try:
+            new = self._engine.alarms_from(state.next, room)
+        except StoreDamaged as error:
+            try:
+                new = self._engine.alarms_from(state.next, 1)
+            except StoreDamaged:  # what cannot be read is not sent, nor does it hold up others
+                state.dead[state.next] = Failing(0, now, now, str(error)[:200])
+                return alarms, state.next + 1
         wanted = [one for one in new if not target.streams or one.stream.startswith(target.streams)]
         return alarms + wanted, new[-1].number + 1 if new else state.next
 
