@@ -28,7 +28,8 @@ from onlinecde.streaming.events import (
 from onlinecde.streaming.history import Curve, HistoryRow, RowExplanation
 from onlinecde.streaming.looks import Looked
 from onlinecde.streaming.pieces import Progress, result_of
-from onlinecde.streaming.pipeline.apply import apply_batch
+from onlinecde.streaming.pipeline.apply import apply_batch, apply_in_pieces
+from onlinecde.streaming.pipeline.long_tails import rework
 from onlinecde.streaming.pipeline.validate import is_name, is_text
 from onlinecde.streaming.rebuild import rebuild as rebuild_store
 from onlinecde.streaming.rebuild import repair as repair_stream
@@ -104,9 +105,39 @@ class Engine:
         the store failed), nothing of the batch was applied, and it may be sent again: what the store
         took in all the same is then a duplicate.
         """
+        receipts = result_of(self.apply_pieces(events))
+        for _ in self.rework_pieces():
+            pass
+        return receipts
+
+    def apply_pieces(
+        self, events: EventBatch | Sequence[Event]
+    ) -> Iterator[Receipts | Progress | None]:
+        """`apply`, piece by piece, with the engine free in between, where late events reach far back or rows are many.
+
+        Answers after earlier rows that late events change are given by `rework_pieces`, afterwards.
+        """
         batch = events if isinstance(events, EventBatch) else EventBatch.from_events(events)
+        return self._in_pieces(
+            lambda state: apply_in_pieces(state, batch, self.clock), writing=True
+        )
+
+    def apply_at_once(self, batch: EventBatch) -> Receipts:
+        """`apply`; but where that is more than one piece of work, raises `LongWork`, and nothing was applied."""
         with self._ready() as state:
             return apply_batch(state, batch, self.clock())
+
+    def rework_pieces(self) -> Iterator[Progress]:
+        """Give rows that late events changed far back their new answers; a killed engine has this to go on with."""
+        while self._state.totals.reworks:
+            with self._ready() as state:
+                number = next(iter(state.totals.reworks), None)
+            if number is None:
+                return
+            pieces = self._in_pieces(
+                lambda state, n=number: rework(state, n, self.clock()), writing=True
+            )
+            yield from (one for one in pieces if one is not None)
 
     @property
     def stream_clock(self) -> StreamClock | None:
@@ -462,6 +493,7 @@ class Engine:
                 0.0, lambda done: self.store.forget(number, done.totals.text())
             ) as change:
                 change.totals.streams -= 1
+                change.totals.reworks.pop(number, None)
                 change.then.append(lambda: state.drop(slots))
                 change.then.append(lambda: state.away.take(np.array([number])))
 

@@ -30,6 +30,7 @@ from onlinecde.streaming.errors import (
     StreamingError,
 )
 from onlinecde.streaming.events import OUTCOMES, Refusal, counts_of
+from onlinecde.streaming.pipeline.long_tails import Prepared
 from onlinecde.streaming.pipeline.validate import Limits
 from onlinecde.streaming.served import ServedModel
 from onlinecde.streaming.settings import EngineSettings
@@ -58,6 +59,8 @@ class Totals:
     """Names of the static features streams were opened with; empty where they are not known"""
     looked: float | None = None
     """`EngineState.looked_at` as it was at the commit"""
+    reworks: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """By the number of a stream: (first, last) time of rows whose answers a late event changed and are still the old"""
 
     def text(self) -> str:
         """As a store keeps them."""
@@ -73,12 +76,14 @@ class Totals:
         content = json.loads(text)
         counts = {name: Counter(content[name]) for name in ("outcomes", "refused")}
         names = {name: tuple(content.get(name, ())) for name in ("channels", "features")}
-        return cls(**{**content, **counts, **names})
+        reworks = {int(one): tuple(span) for one, span in content.get("reworks", {}).items()}
+        return cls(**{**content, **counts, **names, "reworks": reworks})
 
     def copy(self) -> Totals:
         """Totals that may be changed, with a count of every outcome."""
         outcomes = Counter({name: self.outcomes[name] for name in OUTCOMES})
-        return replace(self, outcomes=outcomes, refused=Counter(self.refused))
+        refused, reworks = Counter(self.refused), dict(self.reworks)
+        return replace(self, outcomes=outcomes, refused=refused, reworks=reworks)
 
     def count(self, outcomes: np.ndarray, refusals: Mapping[int, Refusal]) -> None:
         """Add the outcomes of a micro-batch, (event,)."""
@@ -169,6 +174,10 @@ class EngineState:
         self.looked_at: float | None = None
         """Wall clock at which no look was due any more at any stream; None where the clock raises no alarms"""
         self.away = Away()
+        self.prepared: list[Prepared] = []
+        """Streams that late events will change far back, integrated again as far as they are by now"""
+        self.most_rows = max(settings.piece_rows, 2 * settings.recent)
+        """Rows of a stream that are integrated at once"""
         self.limits = Limits.of(self.model, settings.horizon)
         self.ahead = float("inf") if settings.ahead is None else settings.ahead
         self.blank: StreamState = served.begin(

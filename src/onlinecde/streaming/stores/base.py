@@ -184,8 +184,9 @@ class Store(Protocol):
         until: float = float("inf"),
         *,
         newest: int | None = None,
+        oldest: int | None = None,
     ) -> list[RowRecord]:
-        """Rows with since <= time <= until in order of time; at most the `newest` of them."""
+        """Rows with since <= time <= until in order of time; at most the `newest` or the `oldest` of them."""
         ...
 
     def received(self, sequences: Sequence[int]) -> dict[int, float]:

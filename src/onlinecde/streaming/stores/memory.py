@@ -134,11 +134,13 @@ class MemoryStore:
         until: float = float("inf"),
         *,
         newest: int | None = None,
+        oldest: int | None = None,
     ) -> list[RowRecord]:
         times = self._times.get(stream, [])
         chosen = times[bisect_left(times, since) : bisect_right(times, until)]
         if newest is not None:
             chosen = chosen[max(0, len(chosen) - newest) :]
+        chosen = chosen[:oldest]
         return [RowRecord(*self._rows[stream][time]) for time in chosen]
 
     def received(self, sequences: Sequence[int]) -> dict[int, float]:

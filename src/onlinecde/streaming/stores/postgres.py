@@ -228,13 +228,14 @@ class PostgresStore:
         until: float = float("inf"),
         *,
         newest: int | None = None,
+        oldest: int | None = None,
     ) -> list[RowRecord]:
         sql = (
             f"SELECT {FIELDS['rows']} FROM rows WHERE stream = %s AND time >= %s AND time <= %s "
             "ORDER BY time "
         )
         if newest is None:
-            result = self._at.read(sql, (stream, since, until))
+            result = self._at.read(sql + "LIMIT %s", (stream, since, until, oldest))
         else:
             result = self._at.read(sql + "DESC LIMIT %s", (stream, since, until, newest))[::-1]
         return [RowRecord(*one) for one in result]

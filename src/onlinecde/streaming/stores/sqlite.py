@@ -265,10 +265,12 @@ class SQLiteStore:
         until: float = float("inf"),
         *,
         newest: int | None = None,
+        oldest: int | None = None,
     ) -> list[RowRecord]:
         sql = "SELECT * FROM rows WHERE stream = ? AND time >= ? AND time <= ? ORDER BY time "
         if newest is None:
-            result = self._read(sql, (stream, since, until))
+            most = -1 if oldest is None else oldest
+            result = self._read(sql + "LIMIT ?", (stream, since, until, most))
         else:
             result = self._read(sql + "DESC LIMIT ?", (stream, since, until, newest))[::-1]
         return [RowRecord(*one) for one in result]
