@@ -182,9 +182,9 @@ class Prediction(_Body):
 
 
 class Receipt(_Body):
-    """What became of the events of a request; they are durable."""
+    """What became of the events of a request; they are durable. Without the scope `read`, `sequence` is left out."""
 
-    sequence: int
+    sequence: int | None = None
     events: int
     counts: dict[str, int]
     refusals: list[RefusedEvent]
@@ -602,6 +602,18 @@ class About(_Body):
             guarded=guarded,
             **ahead,
         )
+
+
+class Reloaded(_Body):
+    """What was wrong with files that were read again; nothing of these changed."""
+
+    wrong: list[str]
+
+
+class AuditLines(_Body):
+    """Who changed what, when, by which request; `what` is "events" for the sum of what a client sent for a while."""
+
+    lines: list[dict[str, Any]]
 
 
 class Health(_Body):
