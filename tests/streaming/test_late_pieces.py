@@ -74,8 +74,9 @@ def test_others_have_their_turn_between_the_pieces():
     engine.apply(rows_of("far", 100))
     engine.apply(rows_of("other", 3))
     late = EventBatch.from_events([Event("far", 1.1, CHANNELS[1], 2.0)])
+    engine.refuses_long_work = True
     with pytest.raises(LongWork) as work:
-        engine.apply_at_once(late)
+        engine.apply(late)
     assert work.value.streams == {"far"}
     before, turns = engine.state("far"), 0
     for result in engine.apply_pieces(late):
@@ -83,7 +84,7 @@ def test_others_have_their_turn_between_the_pieces():
             break
         turns += 1
         assert engine.state("far") == before
-        other = engine.apply_at_once(rows_of("other", 1, first=10.0 + turns))
+        other = engine.apply(rows_of("other", 1, first=10.0 + turns))
         assert other.counts["applied"] == 2
     assert turns > 20
     assert result.outcomes.tolist() == [Outcome.LATE_APPLIED]
@@ -92,7 +93,7 @@ def test_others_have_their_turn_between_the_pieces():
     row = engine.history("far")[50]
     pieces = engine.rework_pieces()
     assert next(pieces).done >= 0
-    engine.apply_at_once(rows_of("far", 1, first=100.0))
+    engine.apply(rows_of("far", 1, first=100.0))
     for _ in pieces:
         pass
     again = engine.history("far")[50]
@@ -123,7 +124,7 @@ def test_what_others_change_in_between_is_not_lost():
     plain.apply(late)
     same(engine, plain)
     # And a stream that is forgotten while it is prepared is opened anew.
-    pieces = engine.apply_pieces(late[:0] + [Event("far", 1.3, CHANNELS[1], 2.0)])
+    pieces = engine.apply_pieces([Event("far", 1.3, CHANNELS[1], 2.0)])
     next(pieces)
     engine.forget("far")
     *_, receipts = pieces

@@ -29,7 +29,7 @@ from onlinecde.streaming.history import Curve, HistoryRow, RowExplanation
 from onlinecde.streaming.looks import Looked
 from onlinecde.streaming.pieces import Progress, result_of
 from onlinecde.streaming.pipeline.apply import apply_batch, apply_in_pieces
-from onlinecde.streaming.pipeline.long_tails import rework
+from onlinecde.streaming.pipeline.long_tails import LongWork, rework
 from onlinecde.streaming.pipeline.validate import is_name, is_text
 from onlinecde.streaming.rebuild import rebuild as rebuild_store
 from onlinecde.streaming.rebuild import repair as repair_stream
@@ -86,6 +86,8 @@ class Engine:
         self.outputs = served.model.outputs
         self.store = MemoryStore() if store is None else store
         self.clock = clock
+        self.refuses_long_work = False
+        """Whether `apply` raises `LongWork` where it would take more than a piece; for who calls `apply_pieces` then"""
         self._lock = threading.RLock()
         self._state = EngineState(served, self.store, self.settings)
         self.policy, self.watched_output = self._state.policy, self._state.watched_output
@@ -105,9 +107,17 @@ class Engine:
         the store failed), nothing of the batch was applied, and it may be sent again: what the store
         took in all the same is then a duplicate.
         """
-        receipts = result_of(self.apply_pieces(events))
-        for _ in self.rework_pieces():
-            pass
+        batch = events if isinstance(events, EventBatch) else EventBatch.from_events(events)
+        try:
+            with self._ready() as state:
+                receipts = apply_batch(state, batch, self.clock())
+        except LongWork:
+            if self.refuses_long_work:
+                raise
+            receipts = result_of(self.apply_pieces(batch))
+        if not self.refuses_long_work:
+            for _ in self.rework_pieces():
+                pass
         return receipts
 
     def apply_pieces(
@@ -121,11 +131,6 @@ class Engine:
         return self._in_pieces(
             lambda state: apply_in_pieces(state, batch, self.clock), writing=True
         )
-
-    def apply_at_once(self, batch: EventBatch) -> Receipts:
-        """`apply`; but where that is more than one piece of work, raises `LongWork`, and nothing was applied."""
-        with self._ready() as state:
-            return apply_batch(state, batch, self.clock())
 
     def rework_pieces(self) -> Iterator[Progress]:
         """Give rows that late events changed far back their new answers; a killed engine has this to go on with."""

@@ -134,9 +134,9 @@ class EventBatch:
             if counts[key] > most:
                 edges.append(place)
                 counts = {key: 1}
-        return [self._part(*span) for span in pairwise([*edges, len(self)])]
+        return [self._between(*span) for span in pairwise([*edges, len(self)])]
 
-    def _part(self, begin: int, end: int) -> EventBatch:
+    def _between(self, begin: int, end: int) -> EventBatch:
         refused = self.refused or {}
         return replace(
             self,

@@ -7,8 +7,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response, WebSocket
 
 from onlinecde.serving import models
+from onlinecde.serving.api.jobs import accepted
 from onlinecde.serving.api.replies import answers_of, may_read
 from onlinecde.serving.bodies import body_of, reply
+from onlinecde.serving.jobs import Job
 from onlinecde.serving.live import live
 from onlinecde.serving.problems import Problem
 from onlinecde.serving.service import Service
@@ -77,6 +79,7 @@ def event_routes(service: Service) -> APIRouter:
     """Events by HTTP and by WebSocket."""
     router = APIRouter(tags=["events"])
     responses = answers_of(models.Receipt, 408, 413, 415)
+    responses[202] = {"model": models.Job}
     responses[422] = {"model": models.RefusedReceipt}
     take = taking_events(service)
 
@@ -113,9 +116,11 @@ def taking_events(service: Service) -> Callable[[Request], Awaitable[Response]]:
         async with body_of(request, service) as body:
             sent = service.reader.read(body, kind in _NDJSON)
             try:
-                done = await service.take(sent, request.state.client)
+                done = await service.take(sent, request.state.client, as_job=True)
             except Exception as error:
                 raise service.problem_of(error, events=True) from error
+        if isinstance(done, Job):
+            return accepted(done)
         service.metrics.waited.observe(time.perf_counter() - began)
         receipt = done.as_json(service.engine.channels, full=may_read(request))
         if done.counts["refused"] == len(sent.batch):

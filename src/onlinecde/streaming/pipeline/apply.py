@@ -136,8 +136,8 @@ def _integrated(
         width=state.model.channels,
         ahead=state.ahead,
     )
-    if (rows.lengths > state.most_rows).any():
-        raise LongWork({state.names[slot] for slot in rows.slots.tolist()}, {}, sliced=True)
+    if (many := rows.lengths > state.most_rows).any():
+        raise LongWork({state.names[slot] for slot in rows.slots[many].tolist()}, {}, sliced=True)
     places = state.newest_places(rows.slots)
     if len(others):
         rows = rows.with_merged(*merge_others(state, checked, others))
