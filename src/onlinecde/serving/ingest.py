@@ -408,7 +408,7 @@ def _become_job(job: _Waiting) -> None:
     """Answer a request whose work is long with a job."""
     if job.as_job is not None and not job.answer.done():
         answer, job.answer = job.answer, asyncio.get_running_loop().create_future()
-        started = job.as_job(job.answer)
+        started, job.as_job = job.as_job(job.answer), None
         job.heard = started.heard
         answer.set_result(started)
 
