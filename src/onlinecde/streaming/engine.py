@@ -35,7 +35,7 @@ from onlinecde.streaming.rebuild import rebuild as rebuild_store
 from onlinecde.streaming.rebuild import repair as repair_stream
 from onlinecde.streaming.served import served_model
 from onlinecde.streaming.settings import EngineSettings
-from onlinecde.streaming.state import EngineState
+from onlinecde.streaming.state import EngineState, lost_name
 from onlinecde.streaming.stores.base import Store, StreamRecord
 from onlinecde.streaming.stores.memory import MemoryStore
 from onlinecde.streaming.stream_clock import StreamClock
@@ -533,6 +533,8 @@ class Engine:
         if slot >= 0:
             return int(state.number[slot])
         record = self.store.find([stream])[0] if is_text(stream) else None
+        if record is None and self.store.names_lost:
+            raise lost_name(stream)
         if record is None:
             raise UnknownStream(f"there is no stream {stream!r}.")
         return record.number

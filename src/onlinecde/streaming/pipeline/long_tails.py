@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,6 +58,8 @@ class Prepared:
     """Whether only a few rows are left"""
     answers: dict[float, bytes] = field(default_factory=dict)
     """Outputs after the rows that change, up to `until`"""
+    links: dict[float, float] = field(default_factory=dict)
+    """Time of the row before, of rows up to `until` that have another than they had"""
     bad: tuple[float, str] | None = None
     """Time of a row without a finite state, and the model's complaint"""
 
@@ -90,6 +93,10 @@ def prepare(
             rows |= new
             times = sorted(rows)[:piece]
             prepared.ready = few and times[-1] == end
+            before = {record.time: record.before for record in records}
+            for earlier, one in pairwise([prepared.until, *times]):
+                if one in new or before[one] not in (None, earlier):
+                    prepared.links[one] = earlier
             done = _integrated(state, prepared.state, [rows[one] for one in times])
             if done.bad:
                 row = min(done.bad)

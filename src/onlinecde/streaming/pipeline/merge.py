@@ -6,7 +6,7 @@ taken where it comes to the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from onlinecde.models import StreamState
 from onlinecde.streaming.codec import MOST_CORRECTIONS, Row, decode_row, encode_row
+from onlinecde.streaming.errors import CodecError
 from onlinecde.streaming.events import Outcome, Refusal
 from onlinecde.streaming.pipeline.long_tails import LongWork, Prepared, sizes
 from onlinecde.streaming.pipeline.validate import Checked
@@ -83,14 +84,15 @@ class Tail:
     prepared: Prepared | None = None
     """What leads up to the base, where that is beyond a change far back"""
 
+    relinked: Sequence[RowRecord] = ()
+    """Stored rows before `rows` that come after another row than they did"""
+
     @property
-    def early(self) -> list[tuple[Row, bytes]]:
-        """Changed rows before `rows`, and the answers after them."""
-        if self.prepared is None:
+    def early(self) -> list[tuple[Row, bytes, float]]:
+        """Changed rows before `rows`, the answers after them, and the times of the rows before."""
+        if (done := self.prepared) is None:
             return []
-        return [
-            (self.prepared.changed[time], answer) for time, answer in self.prepared.answers.items()
-        ]
+        return [(done.changed[t], answer, done.links[t]) for t, answer in done.answers.items()]
 
 
 def merge(
@@ -212,7 +214,17 @@ def merge_others(
     tails, results, noted, long = [], [], [], {}
     for slot, own in events.items():
         number, last = int(state.number[slot]), float(state.last[slot])
-        known = _known_rows(state, number, last, own)
+        try:
+            known = _known_rows(state, number, last, own)
+        except (
+            CodecError
+        ) as error:  # its stored rows are damaged: it keeps no other stream from going on
+            refusal = Refusal(error.code, "stream", str(error))
+            places = [event[0] for event in own]
+            results.append(
+                Merged(dict.fromkeys(places, Outcome.REFUSED), dict.fromkeys(places, refusal))
+            )
+            continue
         stored = {time: decode_row(record) for time, record in known.items()}
 
         def older(time: float, number: int = number) -> Row | None:
@@ -296,7 +308,15 @@ def _tail(
     base, lead = (prepared.state, []) if prepared is not None else _base(state, slot, start)
     rows = lead + [again[time] for time in sorted(again)]
     known |= {record.time: record for record in records}
-    return Tail(slot, merged, base, len(lead), start, rows, known, prepared)
+    if prepared is None:
+        return Tail(slot, merged, base, len(lead), start, rows, known)
+    relinked = [
+        record._replace(before=before)
+        for time, before in prepared.links.items()
+        if time not in merged.changed
+        for record in state.store.rows(number, time, time)
+    ]
+    return Tail(slot, merged, base, 0, start, rows, known, prepared, relinked)
 
 
 def _base(state: EngineState, slot: int, start: float) -> tuple[int | StreamState, list[Row]]:
