@@ -114,7 +114,12 @@ class Service:
             job_seconds=settings.limits.job_seconds,
         )
         self.board = Board(
-            engine, self.do, self.clock, output=engine.watched_output, most_age=0.9 * settings.tick
+            engine,
+            self.do,
+            self.do_in_pieces,
+            self.clock,
+            output=engine.watched_output,
+            most_age=0.9 * settings.tick,
         )
         self.readiness = Readiness(self._store_problem)
         self._long_work = asyncio.Lock()

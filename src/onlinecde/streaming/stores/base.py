@@ -206,6 +206,10 @@ class Store(Protocol):
         """Streams with rows that a commit changed from a wall clock on, and all that have an origin, by number."""
         ...
 
+    def outlines(self, after: int, most: int) -> list[tuple[StreamRecord, StateRecord]]:
+        """Streams with rows, by number, from after a number on, at most so many; their states have no body."""
+        ...
+
     def newest(self, most: int) -> list[int]:
         """The streams changed last, at most so many."""
         ...

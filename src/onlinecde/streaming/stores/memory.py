@@ -125,6 +125,13 @@ class MemoryStore:
             if state.received >= since or origin is not None
         ]
 
+    def outlines(self, after: int, most: int) -> list[tuple[StreamRecord, StateRecord]]:
+        numbers = sorted(number for number in self._states if number > after)[:most]
+        return [
+            (self.streams([number])[0], state._replace(body=b""))
+            for number, state in zip(numbers, self.states(numbers), strict=True)
+        ]
+
     def newest(self, most: int) -> list[int]:
         latest = sorted(self.states(), key=lambda state: -state.received)
         return [state.stream for state in latest[:most]]
