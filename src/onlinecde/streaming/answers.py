@@ -44,8 +44,7 @@ class StreamInfo:
 class Overview:
     """All streams that have a row, as columns."""
 
-    streams: Sequence[str]
-    """Their names"""
+    streams: tuple[str, ...]
     numbers: np.ndarray
     """(stream,) int64: in the order in which they were opened"""
     rows: np.ndarray
@@ -137,7 +136,7 @@ def overview(state: EngineState) -> Generator[None, None, Overview]:
     while not state.roster.complete:
         yield
         state.read_roster()
-    table, names = state.roster.table.copy(), state.roster.names
+    table, names = state.roster.table.copy(), tuple(state.roster.names.tolist())
     return Overview(
         names,
         table["number"],

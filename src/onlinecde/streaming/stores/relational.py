@@ -339,9 +339,13 @@ class RelationalStore:
             return []
         sound = self._sound(CHECKSUMS["states"], [one[:11] for one in stored])
         known = self._sound(CHECKSUMS["streams"], [one[11:] for one in stored])
+        states = [
+            one[:8] if fine else _damaged_state(one[0], one[7])[:8]
+            for one, fine in zip(stored, sound, strict=True)
+        ]
         return [
-            (StreamRecord(*one[11:15]), StateRecord(*one[:8], b""), all(fine))
-            for one, *fine in zip(stored, sound, known, strict=True)
+            (StreamRecord(*one[11:15]), StateRecord(*(*state, b"")), all(fine))
+            for one, state, *fine in zip(stored, states, sound, known, strict=True)
         ]
 
     def newest(self, most: int) -> list[int]:
