@@ -271,8 +271,8 @@ class GroupCommit:
             else:
                 seconds = time.perf_counter() - began
                 self._rate += 0.2 * (starts[-1] / max(seconds, 1e-6) - self._rate)
-                self._metrics.applied.observe(seconds)
                 self._answer(parts, starts, receipts)
+                self._metrics.committed(len(receipts), seconds)
             ended = time.perf_counter()
             self._give_back(parts)
 
@@ -306,7 +306,7 @@ class GroupCommit:
 
     async def _do_long_work(self) -> None:
         """The first part that waits, in pieces, between which others have their turn; then the others try again."""
-        part = self._long[0]
+        part, began = self._long[0], time.perf_counter()
         try:
             pieces = self.engine.apply_pieces(part.batch())
             receipts = await self._in_pieces(pieces, heard=lambda one: part.job.heard(one))
@@ -314,6 +314,7 @@ class GroupCommit:
             self._fail([part], error)
         else:
             self._answer([part], [0, len(receipts)], receipts)
+            self._metrics.committed(len(receipts), time.perf_counter() - began)
         self._give_back([part])
         await self.rework()
         self._returned += list(self._long)[1:]
@@ -387,8 +388,7 @@ class GroupCommit:
             place = bisect_right(starts, event) - 1
             within = event - starts[place] + parts[place].start
             refused.setdefault(place, []).append((within, receipts.refusals[event]))
-        self._metrics.batch.observe(len(receipts))
-        if self._hub.listeners:
+        if self._hub.listeners or receipts.alarms:
             self._hub.publish("rows", receipts.answers, receipts.alarms)
         for place, (job, _, _) in enumerate(parts):
             job.open -= 1

@@ -1,7 +1,5 @@
 """Routes about the server itself."""
 
-import asyncio
-
 from fastapi import APIRouter, Response
 
 from onlinecde.serving.api.replies import answers_of
@@ -32,7 +30,7 @@ def server_routes(service: Service) -> APIRouter:
     )
     async def metrics() -> Response:
         """For Prometheus."""
-        text = await asyncio.to_thread(service.metrics.text)
+        text = await service.metrics_text()
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @router.get("/v1/model", responses=answers_of(About))
