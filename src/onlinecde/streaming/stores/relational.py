@@ -344,7 +344,7 @@ class RelationalStore:
             for one, fine in zip(stored, sound, strict=True)
         ]
         return [
-            (StreamRecord(*one[11:15]), StateRecord(*(*state, b"")), all(fine))
+            (StreamRecord(*one[11:15]), StateRecord._make((*state, b"")), all(fine))
             for one, state, *fine in zip(stored, states, sound, known, strict=True)
         ]
 
