@@ -226,7 +226,7 @@ def serve(
             idle_seconds=idle_seconds,
         ),
     )
-    flags = dict(one.partition("=")[::2] for one in set_ or ())
+    flags = {name: text for name, _, text in (one.partition("=") for one in set_ or ())}
     if resident is not None:
         flags["resident"] = str(resident)
     by_name = settings_given(flags, settings_file)
