@@ -29,6 +29,7 @@ from onlinecde.training.boosting import fit_steps
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.card import model_card
 from onlinecde.training.defaults import Resolved, build, resolve
+from onlinecde.training.growing import grow
 from onlinecde.training.intervals import fit_intervals
 from onlinecde.training.journal import (
     Journal,
@@ -236,12 +237,13 @@ def _in_folder(
 
 
 def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback) -> dict[str, Any]:
-    """Steps beside the readout, recalibration, intervals, and how the model does beside naive predictions.
+    """Steps or trees beside the readout, recalibration, intervals, and how the model does beside naive predictions.
 
     Returns what a manifest says of each, by name, without what was not done.
     """
     done: dict[str, Any] = {
         "with_steps": fit_steps(model, task, how, callback),
+        "with_trees": grow(model, task, how, callback),
         "recalibrated": recalibrate(model, task, how, callback),
     }
     outputs = predict_split(model, task, "validation")
