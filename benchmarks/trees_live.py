@@ -2,8 +2,8 @@
 
     python -m benchmarks.trees_live
 
-37 channels, 5 of them observed in a row, 11 static features: the sizes of PhysioNet 2012. Trees of 16 leaves. CPU seconds of
-one thread, best of several rounds.
+37 channels, 5 of them observed in a row, 11 static features: the sizes of PhysioNet 2012. Trees of 16 leaves. CPU
+seconds of one thread, best of several rounds.
 """
 
 from __future__ import annotations
