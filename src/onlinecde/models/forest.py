@@ -120,10 +120,18 @@ class Forest(nn.Module):
             from onlinecde.kernels.cpu.past import add_leaves
 
             total = self.base.expand(len(lines), -1).clone()
-            names = ("root", "output", "number", "threshold", "missing_left", "left", "right", "value")  # fmt: skip
-            add_leaves(
-                lines.contiguous().numpy(), *(getattr(self, name).numpy() for name in names), total.numpy()
-            )  # fmt: skip
+            names = (
+                "root",
+                "output",
+                "number",
+                "threshold",
+                "missing_left",
+                "left",
+                "right",
+                "value",
+            )
+            arrays = (getattr(self, name).numpy() for name in names)
+            add_leaves(*(lines.contiguous().numpy(), *arrays, total.numpy()))
         else:
             whole = torch.compiler.is_compiling()
             blocks = [lines] if whole else lines.split(max(1, AT_ONCE // self.trees))
