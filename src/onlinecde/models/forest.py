@@ -120,18 +120,11 @@ class Forest(nn.Module):
             from onlinecde.kernels.cpu.past import add_leaves
 
             total = self.base.expand(len(lines), -1).clone()
-            names = (
-                "root",
-                "output",
-                "number",
-                "threshold",
-                "missing_left",
-                "left",
-                "right",
-                "value",
-            )
-            arrays = (getattr(self, name).numpy() for name in names)
-            add_leaves(*(lines.contiguous().numpy(), *arrays, total.numpy()))
+            add_leaves(
+                lines.contiguous().numpy(), self.root.numpy(), self.output.numpy(), self.number.numpy(),
+                self.threshold.numpy(), self.missing_left.numpy(), self.left.numpy(), self.right.numpy(),
+                self.value.numpy(), total.numpy(),
+            )  # fmt: skip
         else:
             whole = torch.compiler.is_compiling()
             blocks = [lines] if whole else lines.split(max(1, AT_ONCE // self.trees))
