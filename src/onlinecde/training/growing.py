@@ -25,8 +25,6 @@ KINDS = ("binary", "multilabel", "regression")
 """Kinds of tasks that trees are grown for"""
 SHARES = np.linspace(0, 1, 21)
 """Shares of the trees in the mean, of which the validation split chooses one"""
-BLOCKS = 20
-"""Parts of the validation streams by which losses are told apart"""
 
 
 def grow(
@@ -35,7 +33,7 @@ def grow(
     """Grow trees beside the readout of a trained model where `settings.trees` asks for them.
 
     They are told what the model keeps of the past (`NeuralCDE.past_along`) at the labels of the training split, and
-    stop where the validation loss does. Their share in the mean is `chosen_share` of the validation losses.
+    stop where the validation loss does. Their share in the mean is that of the lowest validation loss.
 
     Returns:
         How many there are, their share, and the validation loss and metric with them; None where there are none: then
@@ -73,15 +71,11 @@ def grow(
     assert forest is not None
     forest.share.fill_(1.0)
     alone = predict_split(model, task, "validation")
-    blocks = torch.arange(len(labels)).tensor_split(min(BLOCKS, len(labels)))
     losses = [
-        [
-            float(model.readout.loss((before + share * (alone - before))[at], labels[at], weight))
-            for at in blocks
-        ]
+        float(model.readout.loss(before + share * (alone - before), labels, weight))
         for share in SHARES.tolist()
     ]
-    share = chosen_share(np.array(losses))
+    share = float(SHARES[int(np.argmin(losses))])
     if share == 0.0:
         model.uproot()
         callback.note("no share of trees lowers the validation loss: none are kept")
@@ -97,25 +91,6 @@ def grow(
         f"{scores['validation_loss']:.4f}{shown}"
     )
     return {"trees": forest.trees, "share": share, **scores}
-
-
-def chosen_share(losses: np.ndarray) -> float:
-    """The share of losses (share, block) that is nearest to a half of those that cannot be told from the lowest.
-
-    Both the readout and the trees were stopped by this split, so that it flatters either; where the mean of the lowest
-    is better by less than its standard error over the blocks, equal parts are the safer guess. Where no share has a
-    lower mean than none, it is 0.
-
-    >>> chosen_share(np.array([[2.0, 2.0]] * 10 + [[1.0, 1.0]] * 11))
-    0.5
-    """
-    means = losses.mean(1)
-    best = losses[int(means.argmin())]
-    off = (losses - best).std(1) / np.sqrt(losses.shape[1])
-    near = (means - best.mean() <= off) & (means < means[0])
-    if not near.any():
-        return 0.0
-    return float(SHARES[near][int(np.abs(SHARES[near] - 0.5).argmin())])
 
 
 def has_room(model: NeuralCDE) -> bool:
