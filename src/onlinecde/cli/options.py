@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from onlinecde.data import Task
     from onlinecde.training import FitSettings
 
-LABELS_PER = ("stream", "row", "time", "interval", "event")
+LABELS_PER = ("stream", "row", "time", "interval", "event", "forecast")
+FORECAST = ("--forecast", "--horizons", "--within")
 TASK, TABLE, MODEL, TRAINING = "A prepared task", "Your own tables", "Model", "Training"
 
 Text = str | None
@@ -70,8 +71,8 @@ class TaskOptions:
     label_per: Annotated[
         Text,
         option(
-            "What a label is for: stream, row, time, interval or event. Default: time with "
-            "--label-times, event with --event-time, else stream.",
+            "What a label is for: stream, row, time, interval, event or forecast. Default: time with "
+            "--label-times, event with --event-time, forecast with --forecast, else stream.",
             TABLE,
         ),
     ] = None
@@ -115,6 +116,24 @@ class TaskOptions:
             TABLE,
         ),
     ] = None
+    forecast: Annotated[
+        Text,
+        option(
+            "Channels to forecast, as creatinine,heart_rate: labels are in the events. Of a prepared task, too.",
+            TABLE,
+        ),
+    ] = None
+    horizons: Annotated[
+        Text, option("With --forecast: how far ahead, as 6,12,24 or 30min,2h.", TABLE)
+    ] = None
+    within: Annotated[
+        Text,
+        option(
+            "With --forecast: how far from then an observation may lie, one length or one for each "
+            "horizon. Default: a quarter of it.",
+            TABLE,
+        ),
+    ] = None
     followed_until: Annotated[
         Text,
         option(
@@ -144,7 +163,8 @@ class TaskOptions:
     kind: Annotated[
         Text,
         option(
-            "binary, multiclass, multilabel, regression or time-to-event; default: by the labels.",
+            "binary, multiclass, multilabel, regression or time-to-event; default: by the labels; with "
+            "--forecast it is forecast.",
             TABLE,
         ),
     ] = None
@@ -161,21 +181,23 @@ class TaskOptions:
                 "give either --task NAME, or --events FILE with --stream, --time and --label."
             )
         if self.task is not None:
+            self._check_forecast()
             for name, given in self._of_labels().items():
-                if given:
+                if given and not (name in FORECAST and self.forecast):
                     raise FitError(
                         f"{name} is for tables of your own (--events): a prepared task has its labels, and settings "
                         "(`onlinecde data info`, --task-setting)."
                     )
-            return registry_source(self.task, named_values(self.task_setting))
+            source = registry_source(self.task, named_values(self.task_setting))
+            return source | ({"forecast": self._forecast()} if self.forecast else {})
         assert self.events is not None
         per = self._per()
         needed = (("--stream", self.stream), ("--time", self.time), ("--label", self.label))
         for name, given in needed:
-            if not given and (name != "--label" or per != "event"):
+            if not given and (name != "--label" or per not in ("event", "forecast")):
                 raise FitError(
                     f"{name} is missing: tables of your own need --stream, --time and --label "
-                    "(or --event-time)."
+                    "(or --event-time, or --forecast)."
                 )
         if self.channel is not None and self.channel_column:
             raise FitError(
@@ -194,6 +216,7 @@ class TaskOptions:
             censored=self.censored,
             horizon=self.horizon,
             followed_until=self.followed_until,
+            **self._forecast("forecast"),
             stream=self.stream,
             time=self.time,
             channel=self.channel,
@@ -209,6 +232,17 @@ class TaskOptions:
             seed=self.split_seed,
         )
 
+    def _forecast(self, channels: str = "channels") -> dict[str, Any]:
+        """What is forecast, as a run keeps it, the channels under a name; empty where nothing is."""
+        if not self.forecast:
+            return {}
+        given = {channels: self.forecast, "horizons": self.horizons, "within": self.within}
+        return {
+            name: [one.strip() for one in text.split(",")]
+            for name, text in given.items()
+            if text is not None
+        }
+
     def _of_labels(self) -> dict[str, Text]:
         """What says more of the labels of own tables."""
         return {
@@ -220,13 +254,18 @@ class TaskOptions:
             "--censored": self.censored,
             "--horizon": self.horizon,
             "--followed-until": self.followed_until,
+            "--forecast": self.forecast,
+            "--horizons": self.horizons,
+            "--within": self.within,
         }
 
     def _per(self) -> str:
         """What a label is for; options that belong to another kind of label are refused."""
         from onlinecde.training import FitError
 
+        self._check_forecast()
         implied = "time" if self.label_times else "event" if self.event_time else None
+        implied = "forecast" if self.forecast else implied
         per = self.label_per or implied or "stream"
         if per not in LABELS_PER:
             raise FitError(f"--label-per is {per!r}: choose one of {', '.join(LABELS_PER)}.")
@@ -235,7 +274,9 @@ class TaskOptions:
             "--label-stands": ("row", "time"),
             "--interval-label": ("interval",),
             **dict.fromkeys(("--event-time", "--censored", "--horizon"), ("event",)),
-            "--label": LABELS_PER[:-1],
+            "--label": LABELS_PER[:-2],
+            **dict.fromkeys(FORECAST, ("forecast",)),
+            "--followed-until": LABELS_PER,
         }
         for name, given in {**self._of_labels(), "--label": self.label}.items():
             if given and per not in kinds.get(name, (per,)):
@@ -243,10 +284,20 @@ class TaskOptions:
                     f"{name} is for labels per {' or '.join(kinds[name])}, and these are per {per}: drop it, or say "
                     "otherwise with --label-per, --label-times or --event-time."
                 )
-        if per in ("time", "event") and implied != per:
-            name = {"time": "--label-times", "event": "--event-time"}[per]
+        if per in ("time", "event", "forecast") and implied != per:
+            name = {"time": "--label-times", "event": "--event-time", "forecast": "--forecast"}[per]
             raise FitError(f"{name} is missing: labels per {per} need the column of their times.")
         return per
+
+    def _check_forecast(self) -> None:
+        """Refuse horizons without channels, and channels without horizons."""
+        from onlinecde.training import FitError
+
+        if bool(self.forecast) != bool(self.horizons) or (self.within and not self.forecast):
+            raise FitError(
+                "--forecast names channels and --horizons says how far ahead, as --forecast creatinine --horizons "
+                "12h,24h: give both."
+            )
 
 
 @dataclass(frozen=True)

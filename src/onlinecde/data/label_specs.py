@@ -76,4 +76,14 @@ class EventLabels:
     horizon: float | str | None = None
 
 
-Labels = StreamLabels | RowLabels | TimeLabels | IntervalLabels | EventLabels
+@dataclass(frozen=True)
+class ForecastLabels:
+    """What `channels` of the events themselves read `horizons` later; see `data.forecasting.forecast_of`."""
+
+    channels: Sequence[str]
+    horizons: Sequence[float | str]
+    within: float | str | Sequence[float | str] | None = None
+    table: None = None
+
+
+Labels = StreamLabels | RowLabels | TimeLabels | IntervalLabels | EventLabels | ForecastLabels

@@ -38,6 +38,12 @@ def model_card(
             "\n- Log-odds scaled and shifted as the validation labels ask for, within the readout's "
             f"weights: {_judged(after['recalibrated'], task)}."
         )
+    if "settled" in after:
+        shares = ", ".join(f"{one:g}" for one in after["settled"]["share"][:6])
+        then += (
+            f"\n- Of each change from the last value the share {shares} is kept, and widths are as validation asks for: "
+            f"{_judged(after['settled'], task)}."
+        )
     if "calibration" in after:
         slope, intercept = (
             Estimate(**after["calibration"][name]) for name in ("slope", "intercept")

@@ -29,6 +29,7 @@ from onlinecde.training.boosting import fit_steps
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.card import model_card
 from onlinecde.training.defaults import Resolved, build, resolve
+from onlinecde.training.forecasting import settle, start_at_last_values
 from onlinecde.training.intervals import fit_intervals
 from onlinecde.training.journal import (
     Journal,
@@ -222,6 +223,7 @@ def _in_folder(
             "per": task.per,
             "metric": task.metric,
             "classes": list(task.classes),
+            **({} if task.forecast is None else {"forecast": task.forecast.as_json()}),
             **({"edges": list(task.edges), "horizon": task.horizon} if task.edges else {}),
             "time_unit": task.time_unit,
             "static": list(task.series.features),
@@ -243,6 +245,7 @@ def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback
     done: dict[str, Any] = {
         "with_steps": fit_steps(model, task, how, callback),
         "recalibrated": recalibrate(model, task, how, callback),
+        "settled": settle(model, task, callback),
     }
     outputs = predict_split(model, task, "validation")
     if how.objective == "utility":
@@ -326,6 +329,8 @@ def _model(task: Task, model: OnlineModel | str, settings: Resolved) -> OnlineMo
         assert settings.model is not None
         built = build(model, settings.model)
         start_at_base_rate(built, task, balanced=how.class_weights == "balanced")
+        if task.forecast is not None:
+            start_at_last_values(built, task)
         if how.objective == "utility":
             start_at_balance(built, Worth(task).of("train"))
         built.schema = task.schema
@@ -342,6 +347,8 @@ def _model(task: Task, model: OnlineModel | str, settings: Resolved) -> OnlineMo
         )
     if head.bins is not None and not head.bins.laid and model.outputs == task.outputs:
         lay_bins(model, task)
+    if head.forecasts is not None and not head.forecasts.laid:
+        start_at_last_values(model, task)
     model.prepare(task.series[:1])
     model.schema = replace(model.schema or task.schema, time_unit=task.time_unit)
     return _asking(model, how)

@@ -10,7 +10,7 @@ from typing import Any
 
 from onlinecde.artifacts import read_manifest
 from onlinecde.artifacts.saved_model import Manifest
-from onlinecde.data import DataError, Task
+from onlinecde.data import DataError, Task, forecast_task
 from onlinecde.training.settings import FitError
 from onlinecde.training.task_source import check_content, content_of, load_task, registry_source
 
@@ -36,8 +36,10 @@ def judged_task(
     if name is not None:
         if tables:
             raise ValueError("--task and tables of your own: give one of them.")
-        named = load_task(registry_source(name, settings), data_dir)
-        return _under(named, read_manifest(home))
+        named, manifest = load_task(registry_source(name, settings), data_dir), read_manifest(home)
+        if (forecast := manifest.extra.get("forecast")) is not None:
+            named = forecast_task(named, **forecast)
+        return _under(named, manifest)
     if settings:
         raise ValueError("--task-setting belongs to --task: name the task too.")
     manifest = read_manifest(home)

@@ -15,6 +15,7 @@ import torch
 from onlinecde.data import (
     EventLabels,
     EventTruth,
+    ForecastLabels,
     IntervalLabels,
     RowLabels,
     StreamLabels,
@@ -23,6 +24,7 @@ from onlinecde.data import (
     Truth,
     fold_of,
     fold_task,
+    forecast_task,
     load,
     task_from_table,
 )
@@ -53,9 +55,9 @@ def table_source(
     label_per: str,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """The source of a task from one's own files; `label_per` is "stream", "row", "time", "interval" or "event".
+    """The source of a task from one's own files; `label_per` is "stream", "row", "time", "interval", "event" or "forecast".
 
-    `label` names the label's column or columns; for intervals those of their start and end; for events none.
+    `label` names the label's column or columns; for intervals those of their start and end; for events and forecasts none.
     """
     files = {"events": events, "labels": labels, "static": arguments.pop("static", None)}
     told = {name: str(Path(file).resolve()) for name, file in files.items() if file is not None}
@@ -81,6 +83,8 @@ def load_task(
         source, arguments = description["source"], dict(description.get("arguments", {}))
         if source == "registry":
             task = load(description["name"], data_dir=data_dir, **arguments)
+            if "forecast" in description:
+                task = forecast_task(task, **description["forecast"])
             return as_fitted(task, description)
         if source == "table":
             named = {"name": f"table {description['name']}", **arguments}
@@ -195,6 +199,7 @@ def _from_table(arguments: dict[str, Any], schema: Schema | None) -> Task:
 LABEL_OPTIONS = (
     *("label_times", "label_stands", "interval_label"),
     *("event_time", "censored", "horizon"),
+    *("forecast", "horizons", "within"),
 )
 """Arguments of a table's source that say more of its labels, as the options are named."""
 
@@ -224,4 +229,8 @@ def _labels(per: str, columns: list[str], file: str | None, own: Mapping[str, An
         return IntervalLabels(file, *columns, label=own.get("interval_label"))
     if per == "event":
         return EventLabels(file, own["event_time"], own.get("censored"), own.get("horizon"))
-    raise FitError(f"label_per is {per!r}: choose stream, row, time, interval or event.")
+    if per == "forecast":
+        return ForecastLabels(own["forecast"], own["horizons"], own.get("within"))
+    raise FitError(
+        f"label_per is {per!r}: choose stream, row, time, interval, event or forecast."
+    )
