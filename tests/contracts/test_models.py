@@ -82,7 +82,12 @@ def test_all_contracts_hold(name_and_settings, dtype):
         assert model.readout.ramps.steepness.any()
     if settings.get("kind") == "forecast":  # before that they repeat the last value
         several = model.readout.forecasts
-        several.put([1, 2][: len(several)], [1.0, 2.0][: len(several)], start=[3.0] * len(several), unit=[0.5] * len(several))
+        several.put(
+            [1, 2][: len(several)],
+            [1.0, 2.0][: len(several)],
+            start=[3.0] * len(several),
+            unit=[0.5] * len(several),
+        )
         for weight in model.readout.layers.parameters():
             torch.nn.init.normal_(weight)
     report = oc.audit.check_model(model, batch)

@@ -43,19 +43,29 @@ class Forecast:
 
     def names(self, unit: str) -> tuple[str, ...]:
         """A name for each: "creatinine in 6 h"."""
-        short = {long: name for name, long in reversed(ABBREVIATIONS.items())}.get(unit, unit)
-        return tuple(f"{channel} in {horizon:g} {short}" for channel, horizon in self.pairs)
+        return tuple(forecast_name(*pair, unit) for pair in self.pairs)
 
     def as_json(self) -> dict[str, list[Any]]:
         """Plain values; `forecast_task` takes them as arguments."""
         return {n: list(getattr(self, n)) for n in ("channels", "horizons", "within")}
 
 
+def forecast_name(channel: str, horizon: float, unit: str) -> str:
+    """What a forecast is called.
+
+    >>> forecast_name("creatinine", 6.0, "hours")
+    'creatinine in 6 h'
+    """
+    short = {long: name for name, long in reversed(ABBREVIATIONS.items())}.get(unit, unit)
+    return f"{channel} in {horizon:g} {short}"
+
+
 @dataclass(frozen=True, eq=False)
 class ForecastTruth(Truth):
     """What each channel reads some time after any time, as far as it was observed.
 
-    >>> truth = ForecastTruth(torch.tensor([9.0]), torch.tensor([[[1.0, 5.0]]]), torch.tensor([[[7.0, 8.0]]]), (2.0,), (1.0,))
+    >>> times, values = torch.tensor([[[1.0, 5.0]]]), torch.tensor([[[7.0, 8.0]]])
+    >>> truth = ForecastTruth(torch.tensor([9.0]), times, values, (2.0,), (1.0,))
     >>> truth.at(torch.tensor([[0.0, 2.0, 3.0, 4.5]])).flatten()
     tensor([7., 8., 8., nan])
     """
@@ -68,7 +78,9 @@ class ForecastTruth(Truth):
     within: tuple[float, ...]
 
     def describe(self, unit: str) -> str:
-        ahead = ", ".join(f"{h:g} (+-{w:g})" for h, w in zip(self.horizons, self.within, strict=True))
+        ahead = ", ".join(
+            f"{h:g} (+-{w:g})" for h, w in zip(self.horizons, self.within, strict=True)
+        )
         return f"values {ahead} {unit} ahead"
 
     def labels(self, times: Tensor) -> Tensor:
@@ -136,7 +148,7 @@ def forecast_of(
         series: that have the channels.
         channels: names.
         horizons: numbers in `time_unit`, or lengths of time such as "90min"; above 0, each once.
-        within: how far from t + h an observation may lie: for all horizons, or one for each; default: a quarter of each.
+        within: how far from t + h an observation may lie: for all horizons, or one for each; default: a quarter of it.
         time_unit: of the series.
 
     Raises:
@@ -165,15 +177,15 @@ def forecast_of(
         near = [_length(one, "within", time_unit) for one in given]
         near = near * len(ahead) if len(near) == 1 else near
     if len(near) != len(ahead):
-        raise DataError(f"within has {len(near)} lengths for {len(ahead)} horizons: give one, or one for each.")
+        raise DataError(
+            f"within has {len(near)} lengths for {len(ahead)} horizons: give one, or one for each."
+        )
     for horizon, length in zip(ahead, near, strict=True):
         if length > horizon:
             raise DataError(
                 f"within {length:g} of horizon {horizon:g} reaches back beyond now: give at most the horizon."
             )
-    return Forecast(
-        tuple(channels), tuple(ahead[n] for n in order), tuple(near[n] for n in order)
-    )
+    return Forecast(tuple(channels), tuple(ahead[n] for n in order), tuple(near[n] for n in order))
 
 
 def _length(given: float | str, what: str, unit: str) -> float:
@@ -219,7 +231,9 @@ def forecast_task(
 
     Args:
         task: any; its own labels are left aside.
-        channels, horizons, within: as `forecast_of` takes them.
+        channels: names.
+        horizons: how far ahead, numbers or lengths of time.
+        within: how far from then an observation may lie; see `forecast_of`.
 
     Returns:
         A task of kind "forecast", with labels (stream, row, forecast).

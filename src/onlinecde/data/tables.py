@@ -69,8 +69,8 @@ def task_from_table(
       another role). An event of another channel is refused.
     - `time`: numbers, or timestamps, which become `time_unit` from each stream's first event or
       from the timestamp in the column `origin`.
-    - `labels`: `StreamLabels`, `RowLabels`, `TimeLabels`, `IntervalLabels`, `EventLabels`, or `ForecastLabels`, which are
-      in the series themselves; `kind` where it cannot be
+    - `labels`: `StreamLabels`, `RowLabels`, `TimeLabels`, `IntervalLabels`, `EventLabels`, or `ForecastLabels`, for
+      which they are in the series themselves; `kind` where it cannot be
       guessed (0 and 1 are "binary", text "multiclass", other numbers "regression").
     - `followed_until`: the column, in this table, that of `static` or that of the labels, of the time until which
       each stream is followed: later nothing is known, and nothing asked. Default: its last row, its last label or,

@@ -48,9 +48,13 @@ class Coverage:
 
 
 def coverage(
-    intervals: Intervals | QuantileIntervals, task: Task, predicted: Tensor, labels: Tensor, cohort: Cohort
+    intervals: Intervals | QuantileIntervals,
+    task: Task,
+    predicted: Tensor,
+    labels: Tensor,
+    cohort: Cohort,
 ) -> tuple[Coverage, ...]:
-    """Measure the intervals around predicted numbers (stream, ..., output), or between quantiles; labels (stream, ...)."""
+    """Measure the intervals around numbers (stream, ..., output), or of quantiles; labels (stream, ...)."""
     numbers = predicted.double().numpy()
     bounds = {level: intervals.bounds(numbers, level) for level in intervals.levels}
     wanted = labels.double().numpy().reshape(bounds[intervals.widest][0].shape)

@@ -113,7 +113,7 @@ def mean_naive(several: Sequence[Sequence[NaiveScore]]) -> tuple[NaiveScore, ...
 def naive_predictions(task: Task, split: str) -> dict[str, Tensor]:
     """Predictions of a split that need no model, each (..., output) float64, by name.
 
-    For forecasts the last value. For classes the share of each in the training split. For numbers the mean of the training split;
+    For forecasts the last value. For classes the share of each in the training split. For numbers its mean;
     the last value of the channel that predicts them best there, where one does so better than the
     mean; and, with labels along time, the label before. Where a task has no training
     split, shares and means are those of the labels that are judged.

@@ -116,7 +116,9 @@ def _count_at(times: np.ndarray, at: np.ndarray) -> np.ndarray:
 def questions(
     task_kind: str, probabilities: Tensor, labels: Tensor
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Each question's probabilities (n,), its labels (n,), and where these were (bool); of forecasts quantiles (n, level).
+    """Each question's probabilities (n,), its labels (n,), and where these were (bool).
+
+    Of forecasts it has quantiles (n, level).
 
     Multiclass is one question, with probabilities (n, class); so is time to an event, with risks by the end of each
     bin, (n, bin), and labels (n, 2).
@@ -125,7 +127,9 @@ def questions(
     if task_kind == "forecast":
         probabilities = by_level(probabilities)
         if labels.shape != probabilities.shape[:-1]:
-            raise MetricError(f"labels have shape {tuple(labels.shape)}: give one for each forecast.")
+            raise MetricError(
+                f"labels have shape {tuple(labels.shape)}: give one for each forecast."
+            )
         known = ~labels.isnan()
         each = zip(probabilities.unbind(-2), labels.unbind(-1), known.unbind(-1), strict=True)
         return [(f[k], w[k].to(probabilities), k) for f, w, k in each]

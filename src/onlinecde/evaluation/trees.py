@@ -44,8 +44,8 @@ class Trees:
     """Boosted trees, fitted by `fit_trees`; asked as a model is, they answer with probabilities or numbers."""
 
     boosters: tuple[Any, ...]
-    """One for each output; one for all classes; of time to an event one for the hazard of each bin; of forecasts one for
-    the change of each from the last value"""
+    """One for each output; one for all classes; of time to an event one for the hazard of each bin; of forecasts one
+    for the change of each from the last value"""
     kind: Kind
     outputs: int
     schema: Schema

@@ -155,7 +155,8 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
 
     def last_after(self, last: Tensor | None, x: Tensor) -> Tensor | None:
         """The same of live streams, (stream, forecast), after a row x (stream, channel), NaN where not observed."""
-        return None if last is None else self.readout.forecasts.after(last, x)
+        forecasts = None if last is None else self.readout.forecasts
+        return None if last is None or forecasts is None else forecasts.after(last, x)
 
     def first_last(self, streams: int) -> Tensor | None:
         """The same of streams of which nothing was observed yet."""
@@ -163,7 +164,7 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
         return None if forecasts is None else forecasts.first(streams).to(self.dtype)
 
     def interval(self, outputs: Tensor, level: float | None = None) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends of the intervals around a regression's outputs (..., output) or a forecast's, on the CPU.
+        """Lower and upper ends of the intervals around a regression's outputs (..., output), or a forecast's, on CPU.
 
         Args:
             outputs: what the model put out.

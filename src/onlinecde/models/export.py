@@ -141,8 +141,11 @@ class _Predict(_Step):
         *parts, clock = tensors
         model, state = self.model, self.state(tuple(parts))
         # Of a model that is online at rows alone the last answer stands.
-        cde = isinstance(model, NeuralCDE)
-        outputs = online.answer(model, state, clock) if cde else model.answer(state.h[:, -1], state.last)
+        if isinstance(model, NeuralCDE):
+            outputs = online.answer(model, state, clock)
+        else:
+            assert isinstance(model, RecurrentModel)
+            outputs = model.answer(state.h[:, -1], state.last)
         if not self.probabilities:
             return outputs
         return outputs, model.readout.probabilities(outputs)

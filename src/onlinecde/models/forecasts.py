@@ -1,7 +1,7 @@
 """Forecasts of values: quantiles of what a channel will read, as a change from what was last observed of it.
 
-For one channel and one horizon a model puts out nine numbers r, of which the middle one moves the median and the others
-are steps away from it: with c the last observed value, u the usual change in training, and s(r) = softplus(r) > 0,
+For one channel and one horizon a model puts out nine numbers r. The middle one moves the median and the others are
+steps away from it: with c the last observed value, u the usual change in training, and s(r) = softplus(r) > 0,
 
     median = c + u g r_5,    upper quantiles = median + u w (s(r_6) + ... ),    lower ones = median - u w (s(r_4) + ...),
 
@@ -12,10 +12,13 @@ validation streams by how much changes and widths are overstated.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from onlinecde.models.intervals import IntervalsError
 
 LEVELS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95)
 """The quantiles of a forecast"""
@@ -26,8 +29,8 @@ INTERVALS = {0.8: (0.1, 0.9), 0.9: (0.05, 0.95)}
 
 def _weights() -> tuple[float, ...]:
     """What each level stands for when quantiles are averaged over all levels from 0 to 1: up to halfway to the next."""
-    ends = [0.0, *((a + b) / 2 for a, b in zip(LEVELS[:-1], LEVELS[1:], strict=True)), 1.0]
-    return tuple(b - a for a, b in zip(ends[:-1], ends[1:], strict=True))
+    ends = [0.0, *((a + b) / 2 for a, b in pairwise(LEVELS)), 1.0]
+    return tuple(b - a for a, b in pairwise(ends))
 
 
 WEIGHTS = _weights()
@@ -155,6 +158,11 @@ class Forecasts(nn.Module):
         return f"{len(self)} forecasts of {len(LEVELS)} quantiles"
 
 
+def points(quantiles: np.ndarray) -> np.ndarray:
+    """The middle quantile of each forecast (..., forecast), of quantiles (..., forecast * level)."""
+    return quantiles[..., MIDDLE :: len(LEVELS)]
+
+
 class QuantileIntervals:
     """Intervals read off a forecast's own quantiles, asked as `Intervals` are."""
 
@@ -162,8 +170,17 @@ class QuantileIntervals:
     widest = max(INTERVALS)
 
     @staticmethod
-    def bounds(quantiles: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends (..., forecast) of quantiles (..., forecast * level)."""
-        each = quantiles.reshape(*quantiles.shape[:-1], -1, len(LEVELS))
-        lower, upper = (each[..., LEVELS.index(end)] for end in INTERVALS[level])
+    def bounds(quantiles: np.ndarray, level: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends (..., forecast) of quantiles (..., forecast * level); level: default the widest.
+
+        Raises:
+            IntervalsError: there are none of this level.
+        """
+        level = QuantileIntervals.widest if level is None else level
+        if level not in INTERVALS:
+            shown = ", ".join(f"{each:g}" for each in INTERVALS)
+            raise IntervalsError(f"there are no intervals of level {level:g}: choose {shown}.")
+        lower, upper = (
+            quantiles[..., LEVELS.index(end) :: len(LEVELS)] for end in INTERVALS[level]
+        )
         return lower, upper

@@ -68,6 +68,11 @@ RULES: dict[str, _Rule] = {
 assert set(RULES) == set(get_args(Kind))
 
 
+def watched(kind: str, outputs: int) -> int:
+    """How many numbers alarms may watch: one of time to an event, of forecasts the middle of each, else all outputs."""
+    return 1 if kind == "time-to-event" else outputs // RULES[kind].each
+
+
 def known_labels(kind: str, labels: Tensor) -> Tensor:
     """Where there is a label, bool: (...) of one label for all outputs, of the shape of `labels` otherwise."""
     return RULES[kind].known(labels)

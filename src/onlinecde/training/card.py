@@ -41,7 +41,7 @@ def model_card(
     if "settled" in after:
         shares = ", ".join(f"{one:g}" for one in after["settled"]["share"][:6])
         then += (
-            f"\n- Of each change from the last value the share {shares} is kept, and widths are as validation asks for: "
+            f"\n- Of each change from the last value {shares} is kept, and widths are as validation asks for: "
             f"{_judged(after['settled'], task)}."
         )
     if "calibration" in after:

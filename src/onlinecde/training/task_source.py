@@ -55,9 +55,10 @@ def table_source(
     label_per: str,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """The source of a task from one's own files; `label_per` is "stream", "row", "time", "interval", "event" or "forecast".
+    """The source of a task from one's own files.
 
-    `label` names the label's column or columns; for intervals those of their start and end; for events and forecasts none.
+    `label_per` is "stream", "row", "time", "interval", "event" or "forecast"; `label` names the label's column or
+    columns; for intervals those of their start and end; for events and forecasts none.
     """
     files = {"events": events, "labels": labels, "static": arguments.pop("static", None)}
     told = {name: str(Path(file).resolve()) for name, file in files.items() if file is not None}
@@ -231,6 +232,4 @@ def _labels(per: str, columns: list[str], file: str | None, own: Mapping[str, An
         return EventLabels(file, own["event_time"], own.get("censored"), own.get("horizon"))
     if per == "forecast":
         return ForecastLabels(own["forecast"], own["horizons"], own.get("within"))
-    raise FitError(
-        f"label_per is {per!r}: choose stream, row, time, interval, event or forecast."
-    )
+    raise FitError(f"label_per is {per!r}: choose stream, row, time, interval, event or forecast.")

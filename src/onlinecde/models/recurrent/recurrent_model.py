@@ -176,9 +176,7 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         """Outputs (..., output) of h (..., hidden) and, where it forecasts, last values (..., forecast)."""
         return self.readout(h) if last is None else self.readout(h, last)
 
-    def read(
-        self, h: Tensor, rows: Tensor, final: bool, latest: Tensor | None = None
-    ) -> Tensor:
+    def read(self, h: Tensor, rows: Tensor, final: bool, latest: Tensor | None = None) -> Tensor:
         """Outputs (stream, row, output) of h (row, stream, hidden), those after `rows` (stream,) the last.
 
         With `final` the last alone, (stream, output). No number is looked at: a CUDA graph may hold it. latest (row,
