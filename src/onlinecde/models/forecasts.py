@@ -3,7 +3,7 @@
 For one channel and one horizon a model puts out nine numbers r. The middle one moves the median and the others are
 steps away from it: with c the last observed value, u the usual change in training, and s(r) = softplus(r) > 0,
 
-    median = c + u g r_5,    upper quantiles = median + u w (s(r_6) + ... ),    lower ones = median - u w (s(r_4) + ...),
+    median = c + u g r_5,   upper quantiles = median + u w (s(r_6) + ... ),    lower ones = median - u w (s(r_4) + ...),
 
 so that quantiles never cross, and a readout of zeros repeats the last value. g and w are 1 until `fit` has measured on
 validation streams by how much changes and widths are overstated.
