@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 LABELS_PER = ("stream", "row", "time", "interval", "event", "forecast")
 FORECAST = ("--forecast", "--horizons", "--within")
 TASK, TABLE, MODEL, TRAINING = "A prepared task", "Your own tables", "Model", "Training"
+UPDATE = "Going on from a model"
 
 Text = str | None
 Number = int | None
@@ -232,6 +233,25 @@ class TaskOptions:
             seed=self.split_seed,
         )
 
+    def new_data(self) -> dict[str, Any]:
+        """New data for a model that goes on: files, or a prepared task; refused where it says more of them."""
+        from onlinecde.training import FitError
+        from onlinecde.training.task_source import registry_source
+
+        files = {"events": self.events, "labels": self.labels, "static": self.static}
+        if (self.task is None) == (self.events is None):
+            raise FitError("--from goes on from new data: give --events FILE, or --task NAME.")
+        taken = ("task", "task_setting", "data_dir", *files)
+        for one in fields(self):
+            if one.name not in taken and getattr(self, one.name) != one.default:
+                raise FitError(
+                    f"--{one.name.replace('_', '-')} is as the run of --from was fitted with it, for an update has the "
+                    "same columns and labels: leave it out."
+                )
+        if self.task is not None:
+            return registry_source(self.task, named_values(self.task_setting))
+        return files
+
     def _forecast(self, channels: str = "channels") -> dict[str, Any]:
         """What is forecast, as a run keeps it, the channels under a name; empty where nothing is."""
         if not self.forecast:
@@ -298,6 +318,36 @@ class TaskOptions:
                 "--forecast names channels and --horizons says how far ahead, as --forecast creatinine --horizons "
                 "12h,24h: give both."
             )
+
+
+@dataclass(frozen=True)
+class UpdateOptions:
+    """A model to go on from, and where the data it was fitted on is."""
+
+    parent: Annotated[
+        Place,
+        option(
+            "Run whose model goes on learning from new --events (and --labels, --static), or --task; columns and "
+            "labels are that run's.",
+            UPDATE,
+            "--from",
+        ),
+    ] = None
+    rehearsal: Annotated[
+        float | None,
+        option("Share of the old training streams that is taught again. Default: 0.5.", UPDATE),
+    ] = None
+    old_events: Annotated[Place, option("The run's own events, if they have moved.", UPDATE)] = None
+    old_labels: Annotated[Place, option("Its labels, if they have moved.", UPDATE)] = None
+    old_static: Annotated[Place, option("Its static features, if they have moved.", UPDATE)] = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What is given of it, for `update`."""
+        files = {"events": self.old_events, "labels": self.old_labels, "static": self.old_static}
+        files = {role: file for role, file in files.items() if file is not None}
+        share = {} if self.rehearsal is None else {"rehearsal": self.rehearsal}
+        return share | ({"old_files": files} if files else {})
 
 
 @dataclass(frozen=True)

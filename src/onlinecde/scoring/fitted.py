@@ -21,6 +21,7 @@ from onlinecde.models import OnlineModel
 from onlinecde.models.forecasts import LEVELS
 from onlinecde.series import Schema
 from onlinecde.training.journal import model_folder
+from onlinecde.training.task_source import table_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +66,8 @@ class FittedModel:
         manifest, ready = read_manifest(home), load(home).to(device)
         schema, extra = _schema(ready, str(home)), manifest.extra
         source = extra.get("task")
-        own = isinstance(source, dict) and source.get("source") == "table"
-        run = dict(source["arguments"]) if own else {}  # pyright: ignore[reportOptionalSubscript]
+        source = table_of(source) if isinstance(source, dict) else {}
+        run = dict(source["arguments"]) if source.get("source") == "table" else {}
         return cls(
             ready,
             schema,

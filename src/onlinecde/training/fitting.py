@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from onlinecde.training.objectives import (
     lay_bins,
     learn_scales,
     start_at_base_rate,
+    unfold,
 )
 from onlinecde.training.query_times import asked_task, check_queries
 from onlinecde.training.recalibration import recalibrate
@@ -85,6 +86,8 @@ def fit(
     fresh: bool = False,
     callback: Callback | None = None,
     loop: type[Training] = Training,
+    before_saving: Callable[[OnlineModel], Mapping[str, Any]] | None = None,
+    goes_on: bool = False,
     **changes: Any,
 ) -> Fitted:
     """Train a model on a task, keep the weights of the best validation point, and save it.
@@ -99,7 +102,8 @@ def fit(
     With `out`, the run lives in that folder: started again after any end, `kill -9` included, it
     goes on and ends with the same weights as if it had never stopped (same machine, CPU); a run
     that is finished is loaded. `fresh` starts anew. `loop` is what trains; another one is for a
-    process that has a part in a training only.
+    process that has a part in a training only. `before_saving` sees the finished model and says more for its manifest,
+    or raises where it is not to be saved. `goes_on`: of a model that was fitted before, whose scales stay (`update`).
 
     The test split is never looked at.
 
@@ -126,7 +130,7 @@ def fit(
         torch.manual_seed(seed_for("weights", how.seed))
         ready = _model(asked, model, settings).to(where, getattr(torch, how.dtype))
         if out is None:
-            training = _prepare(loop, ready, asked, how, where, callback)
+            training = _prepare(loop, ready, asked, how, where, callback, goes_on)
             training.run(lambda _: None, callback)
             fold(ready, training.scales)
             _finish(ready.eval(), asked, how, callback)
@@ -135,7 +139,8 @@ def fit(
         journal = Journal(Path(out), about, fresh=fresh)
         try:
             journal.explain(settings.as_json())
-            return _in_folder(journal, loop, ready, task, asked, how, where, about, callback)
+            parts = ready, task, asked, how, where, about, callback
+            return _in_folder(journal, loop, *parts, before_saving, goes_on)
         finally:
             journal.close()
 
@@ -173,8 +178,10 @@ def _in_folder(
     device: torch.device,
     about: dict[str, Any],
     callback: Callback,
+    before_saving: Callable[[OnlineModel], Mapping[str, Any]] | None,
+    goes_on: bool,
 ) -> Fitted:
-    training = _prepare(loop, model, asked, how, device, callback)
+    training = _prepare(loop, model, asked, how, device, callback, goes_on)
     before = journal.read()
     if before is not None:
         training.take_up(*before)
@@ -207,6 +214,8 @@ def _in_folder(
             done.folder,
         )
     after = _finish(model, asked, how, callback)
+    if before_saving is not None:
+        after |= before_saving(model)
     summary = {
         "epochs": len(done.history),
         "seconds": sum(entry["seconds"] for entry in done.history),
@@ -298,14 +307,17 @@ def _prepare(
     how: FitSettings,
     device: torch.device,
     callback: Callback,
+    goes_on: bool,
 ) -> Training:
     series, labels = task.split("train")
     check_learnable(task, series, labels, callback)
     encoding = getattr(model, "encoding", None)
-    if encoding is not None:
+    if encoding is not None and not goes_on:
         _fit_scales(model, task, how)
         model.to(device)
     scales = learn_scales(model, series, labels, target=how.scale_target)
+    if goes_on:
+        unfold(model, scales)
     return loop(model, task, scales, how, device)
 
 

@@ -12,7 +12,13 @@ from onlinecde.artifacts import read_manifest
 from onlinecde.artifacts.saved_model import Manifest
 from onlinecde.data import DataError, Task, forecast_task
 from onlinecde.training.settings import FitError
-from onlinecde.training.task_source import check_content, content_of, load_task, registry_source
+from onlinecde.training.task_source import (
+    check_content,
+    content_of,
+    load_task,
+    registry_source,
+    table_of,
+)
 
 TABLES = ("events", "labels", "static")
 """The files an own task is read from, by the names of their options."""
@@ -74,6 +80,9 @@ def _with_bins(task: Task, manifest: Manifest) -> Task:
 
 def _check_tables(source: Mapping[str, Any]) -> None:
     """Refuse a task whose files are no longer where they were, naming the option that helps."""
+    if source.get("source") == "update":
+        for name in ("new", "old"):
+            _check_tables(source["arguments"][name])
     files = source.get("arguments", {}) if source.get("source") == "table" else {}
     for name in TABLES:
         if name in files and not Path(files[name]).exists():
@@ -90,7 +99,8 @@ def _task_of_tables(manifest: Manifest, files: Files) -> Task:
     encoded as in training; what differs is in the task's notes. Classes must be the model's.
     """
     known = manifest.extra.get("task")
-    if not isinstance(known, dict) or known.get("source") != "table":
+    known = table_of(known) if isinstance(known, dict) else {}
+    if known.get("source") != "table":
         options = ", ".join(f"--{name}" for name in files)
         raise FitError(
             f"{options} is for models of own tables, and this one was not fitted on any: leave it out."

@@ -304,6 +304,25 @@ def fold(model: OnlineModel, scales: Scales) -> None:
         last.weight.copy_(last.weight.double() * deviation[:, None])
 
 
+@torch.no_grad()
+def unfold(model: OnlineModel, scales: Scales) -> None:
+    """The inverse of `fold`: a model that speaks of raw features and targets as one that is trained on scaled ones."""
+    first = _initial(model)
+    if scales.static_mean is not None and scales.static_deviation is not None:
+        assert isinstance(first, nn.Linear)
+        raw = first.weight.double()[:, : len(scales.static_mean)]
+        mean, deviation = scales.static_mean.to(raw), scales.static_deviation.to(raw)
+        first.bias.copy_(first.bias.double() + raw @ mean)
+        first.weight[:, : len(mean)] = (raw * deviation).to(first.weight.dtype)
+    last = last_layer(model)
+    if scales.target_mean is not None and scales.target_deviation is not None:
+        assert last is not None
+        mean = scales.target_mean.to(last.weight.device)
+        deviation = scales.target_deviation.to(last.weight.device)
+        last.bias.copy_((last.bias.double() - mean) / deviation)
+        last.weight.copy_(last.weight.double() / deviation[:, None])
+
+
 def _initial(model: OnlineModel) -> nn.Module | None:
     """The linear map whose first inputs are the static features."""
     return getattr(model, "initial", None)
