@@ -147,7 +147,8 @@ def update(
         if found["old"].worse:
             raise FitError(
                 "the updated model is worse on the old validation streams and is not published: "
-                f"{found['old'].in_words}. Give a larger --rehearsal, a smaller --lr or fewer --epochs, or look at the new data."
+                f"{found['old'].in_words}. Give a larger --rehearsal, a smaller --lr or fewer --epochs, or look at the "
+                "new data."
             )
         return {
             "parent": {
