@@ -19,6 +19,7 @@ from onlinecde.cli.reproduce import reproduce
 from onlinecde.cli.serve import serve
 from onlinecde.cli.tokens import tokens_app
 from onlinecde.cli.tune import tune
+from onlinecde.cli.warmup import warmup
 
 app = typer.Typer(
     name="onlinecde",
@@ -46,6 +47,7 @@ app.command()(audit)
 app.command()(properties)
 app.command()(serve)
 app.command()(replay)
+app.command()(warmup)
 app.add_typer(tokens_app, name="tokens")
 app.add_typer(data.app, name="data")
 app.add_typer(plot.app, name="plot")

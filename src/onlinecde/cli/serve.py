@@ -100,6 +100,26 @@ def serve(
             "where these are longer."
         ),
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate chain (PEM): serve HTTPS; with --tls-key.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate.")] = None,
+    insecure_http: Annotated[
+        bool,
+        typer.Option(
+            "--insecure-http",
+            help="Let others than this machine in without TLS: tokens can be read on the way.",
+        ),
+    ] = False,
+    audit: Annotated[
+        Path | None,
+        typer.Option(
+            help="Audit log, appended to; default: beside the store, as STORE.audit.jsonl."
+        ),
+    ] = None,
+    session_hours: Annotated[
+        float, typer.Option(min=0.01, help="How long a browser stays signed in.")
+    ] = 12.0,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Allowed public host name, behind a proxy; repeatable.")
     ] = None,
@@ -136,7 +156,7 @@ def serve(
     """Follow live streams: HTTP and WebSocket in, predictions and a monitor page out.
 
     Every acknowledged event is on disk. Stop it with Ctrl-C or SIGTERM; killed, it goes on where it was. SIGHUP
-    reads the file of tokens again.
+    reads the files of tokens and certificates again.
     """
     import signal
 
@@ -144,10 +164,11 @@ def serve(
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from onlinecde.serving import Limits, ServeSettings, TokenBook, create_app, serve_forever
     from onlinecde.serving.app import check_tokens
-    from onlinecde.serving.opening import open_engine
+    from onlinecde.serving.opening import default_audit, open_engine
     from onlinecde.serving.problems import ServingError
+    from onlinecde.serving.reloading import Reload, reload_tokens
     from onlinecde.serving.request_log import log_to_stderr
-    from onlinecde.serving.running import bound, reload_tokens, shown_address
+    from onlinecde.serving.running import bound, shown_address
     from onlinecde.serving.security import Access
     from onlinecde.serving.starting import Progress, StartingApp
 
@@ -164,6 +185,11 @@ def serve(
         keep=keep,
         evict_after=evict_after,
         log_requests=log_requests,
+        audit=audit or default_audit(store),
+        session_seconds=3600.0 * session_hours,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        insecure_http=insecure_http,
         forwarded_by=forwarded_by,
         limits=Limits(
             connections=connections,
@@ -188,6 +214,7 @@ def serve(
     book = None if tokens is None else TokenBook.read(tokens)
     # A start that fails must not have changed the store: what can be refused is refused before it is opened.
     check_tokens(wanted, book)
+    reload = Reload(lambda: reload_tokens(book, tokens))
 
     def open_app(progress: Progress) -> Access:
         engine, settings = open_engine(
@@ -204,7 +231,7 @@ def serve(
             progress=progress,
         )
         try:
-            app = create_app(engine, settings, tokens=book)
+            app = create_app(engine, settings, tokens=book, reload=reload)
         except BaseException:
             engine.close()
             raise
@@ -214,6 +241,4 @@ def serve(
         return app
 
     with bound(wanted) as listening:
-        serve_forever(
-            StartingApp(open_app), wanted, listening, reload=lambda: reload_tokens(book, tokens)
-        )
+        serve_forever(StartingApp(open_app), wanted, listening, reload=reload)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from onlinecde.serving.shares import Shares
 from onlinecde.streaming import Engine
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -16,7 +17,7 @@ _OUTCOMES = ("applied", "duplicate", "corrected", "late_applied", "refused")
 class Metrics:
     """A registry of one server's own; names of streams and values never go into it."""
 
-    def __init__(self, engine: Engine, queued: Callable[[], int]) -> None:
+    def __init__(self, engine: Engine, queue: Shares) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "onlinecde_requests_total", "Requests answered.", ("route", "status"), registry=self.registry
@@ -46,7 +47,7 @@ class Metrics:
         self.dropped = Counter(
             "onlinecde_sockets_dropped_total", "Sockets let go as too slow.", registry=self.registry
         )
-        self.registry.register(_Totals(engine, queued))
+        self.registry.register(_Totals(engine, queue))
 
     def text(self) -> bytes:
         """Everything, as Prometheus wants it."""
@@ -54,8 +55,8 @@ class Metrics:
 
 
 class _Totals:
-    def __init__(self, engine: Engine, queued: Callable[[], int]) -> None:
-        self._engine, self._queued = engine, queued
+    def __init__(self, engine: Engine, queue: Shares) -> None:
+        self._engine, self._queue = engine, queue
 
     def collect(self) -> Iterator[Metric]:
         totals = self._engine.counters
@@ -77,5 +78,5 @@ class _Totals:
             )
         yield GaugeMetricFamily("onlinecde_streams", "Streams known.", value=len(self._engine))
         yield GaugeMetricFamily(
-            "onlinecde_queued_events", "Events that wait for their commit.", value=self._queued()
+            "onlinecde_queued_events", "Events that wait for their commit.", value=self._queue.total
         )  # fmt: skip

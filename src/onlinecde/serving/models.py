@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -26,6 +26,7 @@ from onlinecde.streaming import HistoryRow as EngineRow
 from onlinecde.streaming import RowExplanation as EngineExplanation
 
 if TYPE_CHECKING:
+    from onlinecde.serving.jobs import Job as RunningJob
     from onlinecde.serving.overview import Snapshot
 
 
@@ -190,9 +191,9 @@ class Prediction(_Body):
 
 
 class Receipt(_Body):
-    """What became of the events of a request; they are durable."""
+    """What became of the events of a request; they are durable. Without the scope `read`, `sequence` is left out."""
 
-    sequence: int
+    sequence: int | None = None
     events: int
     counts: dict[str, int]
     refusals: list[RefusedEvent]
@@ -322,6 +323,38 @@ class BoardRow(_Body):
             received=overview.received[places].tolist(),
             alarm=[None if one is None else Alarm.of(one, names) for one in alarms],
         )
+
+
+class Job(_Body):
+    """Work that goes on after its request was answered: for events, `result` is the receipt, and nothing is
+    acknowledged before it is there.
+    """
+
+    job: str
+    kind: str
+    state: Literal["running", "done", "failed"]
+    begun: float
+    ended: float | None
+    progress: float | None
+    result: dict[str, Any] | None
+    error: Error | None
+
+    @classmethod
+    def of(cls, job: RunningJob) -> dict[str, Any]:
+        """How far a job is."""
+        progress = None if job.progress is None else job.progress.done / max(1, job.progress.total)
+        return cls.fill(
+            job,
+            job=job.number,
+            progress=1.0 if job.result is not None else progress,
+            error=None if job.problem is None else job.problem.as_json()["error"],
+        )
+
+
+class Jobs(_Body):
+    """Jobs, newest first."""
+
+    jobs: list[Job]
 
 
 class Streams(_Body):
@@ -595,6 +628,18 @@ class About(_Body):
             guarded=guarded,
             **ahead,
         )
+
+
+class Reloaded(_Body):
+    """What was wrong with files that were read again; nothing of these changed."""
+
+    wrong: list[str]
+
+
+class AuditLines(_Body):
+    """Who changed what, when, by which request; `what` is "events" for the sum of what a client sent for a while."""
+
+    lines: list[dict[str, Any]]
 
 
 class Health(_Body):

@@ -13,17 +13,22 @@ from typing import TypeVar
 
 import numpy as np
 
-from onlinecde.serving.event_formats import EventReader
+from onlinecde.serving.audit_log import SUMMARY_SECONDS, AuditLog
+from onlinecde.serving.event_formats import EventReader, Sent
 from onlinecde.serving.ingest import Committed, GroupCommit
+from onlinecde.serving.jobs import Jobs
 from onlinecde.serving.live import Hub
 from onlinecde.serving.metrics import Metrics
 from onlinecde.serving.models import OutputNames
 from onlinecde.serving.overview import Board
 from onlinecde.serving.problems import Problem
 from onlinecde.serving.readiness import Readiness
-from onlinecde.serving.request_log import LOGGER, note
-from onlinecde.serving.security import Rates
+from onlinecde.serving.reloading import Reload
+from onlinecde.serving.request_log import LOGGER, REQUEST, note
+from onlinecde.serving.security import Client, Rates
+from onlinecde.serving.sessions import Sessions
 from onlinecde.serving.settings import ServeSettings
+from onlinecde.serving.shares import Shares
 from onlinecde.serving.tokens import TokenBook
 from onlinecde.streaming import (
     Answers,
@@ -35,6 +40,7 @@ from onlinecde.streaming import (
     StreamingError,
     UnknownStream,
 )
+from onlinecde.streaming.pieces import Progress
 from onlinecde.streaming.pipeline.validate import is_name
 from onlinecde.streaming.stream_clock import StreamClock
 
@@ -63,7 +69,11 @@ class Service:
     """One engine, served. All work on the engine is done by one thread, in order."""
 
     def __init__(
-        self, engine: Engine, settings: ServeSettings, tokens: TokenBook | None = None
+        self,
+        engine: Engine,
+        settings: ServeSettings,
+        tokens: TokenBook | None = None,
+        reload: Reload | None = None,
     ) -> None:
         self.engine, self.settings, self.tokens = engine, settings, tokens
         # Static features of a model that has no schema are put in order by their names.
@@ -81,13 +91,23 @@ class Service:
         plain = engine.bins is None and engine.forecasts is None
         self.names = names if plain else replace(names, risks=engine.risks)
         self.hub = Hub(self.names_within)
+        self.sessions = Sessions(tokens, seconds=settings.session_seconds)
+        self.audit = AuditLog(settings.audit)
+        self.reload = reload or Reload()
+        self.reload.steps.append(self.audit.reopen)
         self.rates = Rates(settings.limits.requests_per_second, settings.limits.burst)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
-        self.metrics = Metrics(engine, lambda: self.commits.queued)
+        limits = settings.limits
+        fair = lambda: tokens is not None and len(tokens) > 1  # noqa: E731
+        self.bodies = Shares(limits.bodies_bytes, fair=fair)
+        """Bytes of bodies being read now"""
+        self.sockets = Shares(limits.sockets, fair=fair)
+        queue = Shares(limits.queued_events, fair=fair)
+        self.metrics = Metrics(engine, queue)
         self.commits = GroupCommit(
             engine,
             self._executor,
-            queued_events=settings.limits.queued_events,
+            queue=queue,
             batch_events=settings.limits.batch_events,
             metrics=self.metrics,
             hub=self.hub,
@@ -97,15 +117,13 @@ class Service:
         )
         self.readiness = Readiness(self._store_problem)
         self._long_work = asyncio.Lock()
-        self.open_sockets = 0
-        self.reading_bytes = 0
-        """Bytes of bodies being read now"""
+        self.jobs = Jobs(self.problem_of)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begin to take events and to tick."""
         self.commits.start()
-        every = [self._tick(), self._keep_house()]
+        every = [self._tick(), self._keep_house(), self._sum_up_audit()]
         if (seconds := self.settings.looks_every(self.engine.policy)) is not None:
             every.append(self._look(seconds))
         self._tasks = [asyncio.create_task(one) for one in every]
@@ -116,10 +134,35 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.jobs.close()
         await self.commits.close()
         await asyncio.get_running_loop().run_in_executor(self._executor, self.engine.close)
         self._executor.shutdown()
+        self.audit.close()
         note("stopped")
+
+    def take(self, sent: Sent, client: Client) -> asyncio.Future[Committed]:
+        """Queue events of a client, if all are of streams that are its business."""
+        if not client.all_streams:
+            for stream in sent.batch.streams:
+                client.check_stream(stream)
+        answer = self.commits.enter(sent, client.name)
+        if self.audit.file is not None:
+            answer.add_done_callback(partial(self._audit_events, client.name, REQUEST.get()))
+        return answer
+
+    def _audit_events(
+        self, who: str, request: str | None, answer: asyncio.Future[Committed]
+    ) -> None:
+        if not answer.cancelled() and answer.exception() is None:
+            done = answer.result()
+            self.audit.sent(who, request, done.counts, done.receipts.sequence)
+
+    async def _sum_up_audit(self) -> None:
+        while True:
+            await asyncio.sleep(SUMMARY_SECONDS)
+            with contextlib.suppress(Problem):  # it was logged
+                self.audit.summarise()
 
     async def do(self, work: Callable[[], Result]) -> Result:
         """Work on the engine, in its thread; its errors become problems."""
@@ -129,18 +172,23 @@ class Service:
             raise self.problem_of(error) from error
 
     async def do_in_pieces(
-        self, pieces: Iterator[Result | None], gone: Callable[[], Awaitable[bool]]
+        self,
+        pieces: Iterator[Result | Progress | None],
+        gone: Callable[[], Awaitable[bool]] | None = None,
+        heard: Callable[[Progress], None] = lambda progress: None,
     ) -> Result:
-        """Long work on the engine: one piece of all such work at a time, so that an event waits for one.
+        """Long work on the engine (`streaming.pieces`): one piece of all such work at a time; an event waits for one.
 
-        It ends where whoever asked is gone.
+        It ends where whoever asked is `gone`; its progress is `heard`.
         """
         while True:
             async with self._long_work:
-                if await gone():
+                if gone is not None and await gone():
                     raise Problem(499, "client_gone", "whoever asked is gone.")
                 result = await self.do(lambda: next(pieces))
-            if result is not None:
+            if isinstance(result, Progress):
+                heard(result)
+            elif result is not None:
                 return result
 
     def names_within(self, horizon: float | None) -> OutputNames:

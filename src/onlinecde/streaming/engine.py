@@ -27,13 +27,14 @@ from onlinecde.streaming.events import (
 )
 from onlinecde.streaming.history import Curve, HistoryRow, RowExplanation
 from onlinecde.streaming.looks import Looked
+from onlinecde.streaming.pieces import Progress, result_of
 from onlinecde.streaming.pipeline.apply import apply_batch
 from onlinecde.streaming.pipeline.validate import is_name, is_text
 from onlinecde.streaming.rebuild import rebuild as rebuild_store
 from onlinecde.streaming.rebuild import repair as repair_stream
 from onlinecde.streaming.served import served_model
 from onlinecde.streaming.settings import EngineSettings
-from onlinecde.streaming.state import EngineState
+from onlinecde.streaming.state import EngineState, lost_name
 from onlinecde.streaming.stores.base import Store, StreamRecord
 from onlinecde.streaming.stores.memory import MemoryStore
 from onlinecde.streaming.stream_clock import StreamClock
@@ -303,7 +304,9 @@ class Engine:
 
         most_rows: tell at most so many rows, spread evenly over those in the span; default: all.
         """
-        return _last(self.curve_pieces(stream, since, until, points=points, most_rows=most_rows))
+        return result_of(
+            self.curve_pieces(stream, since, until, points=points, most_rows=most_rows)
+        )
 
     def curve_pieces(
         self,
@@ -313,7 +316,7 @@ class Engine:
         *,
         points: int = 200,
         most_rows: int | None = None,
-    ) -> Iterator[Curve | None]:
+    ) -> Iterator[Curve | Progress | None]:
         """`curve`, piece by piece: None until it is done, with the engine free in between."""
         if not 2 <= points <= 10_000:
             raise StreamingError(f"points is {points}: give 2 to 10,000.", "points_bad")
@@ -334,11 +337,11 @@ class Engine:
 
         Of time to an event, what moved the log-odds of the risk within a horizon.
         """
-        return _last(self.explain_pieces(stream, last, horizon=horizon))
+        return result_of(self.explain_pieces(stream, last, horizon=horizon))
 
     def explain_pieces(
         self, stream: str, last: int = 20, *, horizon: float | None = None
-    ) -> Iterator[list[RowExplanation] | None]:
+    ) -> Iterator[list[RowExplanation] | Progress | None]:
         """`explain`, piece by piece: None until it is done, with the engine free in between."""
         if last < 1:
             raise StreamingError(f"last is {last}: give at least 1.", "last_bad")
@@ -349,19 +352,25 @@ class Engine:
         )
 
     def _in_pieces(
-        self, begin: Callable[[EngineState], Generator[None, None, Result]]
-    ) -> Iterator[Result | None]:
-        """What a generator returns, with the lock held in each of its pieces and free between them."""
-        work = None
+        self,
+        begin: Callable[[EngineState], Generator[Progress | None, None, Result]],
+        *,
+        writing: bool = False,
+    ) -> Iterator[Result | Progress | None]:
+        """What a generator returns, with the lock held in each of its pieces and free between them (`pieces`).
+
+        Between two pieces anything may have changed: streams may have rows, be out of memory, or gone.
+        """
+        work, progress = None, None
         while True:
-            with self._reading() as state:
+            with self._ready() if writing else self._reading() as state:
                 work = work or begin(state)
                 try:
-                    next(work)
+                    progress = next(work)
                 except StopIteration as done:
                     result = done.value
                     break
-            yield None
+            yield progress
         yield result
 
     def alarms(
@@ -488,6 +497,8 @@ class Engine:
         if slot >= 0:
             return int(state.number[slot])
         record = self.store.find([stream])[0] if is_text(stream) else None
+        if record is None and self.store.names_lost:
+            raise lost_name(stream)
         if record is None:
             raise UnknownStream(f"there is no stream {stream!r}.")
         return record.number
@@ -499,10 +510,3 @@ class Engine:
         if slot < 0:
             raise UnknownStream(f"there is no stream {stream!r}.")
         return slot
-
-
-def _last(pieces: Iterator[Result | None]) -> Result:
-    """The last of some pieces."""
-    *_, result = pieces
-    assert result is not None
-    return result

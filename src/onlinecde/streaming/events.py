@@ -159,6 +159,27 @@ class EventBatch:
             refused=refused or None,
         )
 
+    def part(self, start: int, stop: int) -> EventBatch:
+        """Some of its events, in their order; it must have `of`, which must not fall."""
+        assert self.of is not None
+        first, last = int(self.of[start]), int(self.of[stop - 1]) + 1
+        names = self.streams[first:last]
+        known = {name for name in names if isinstance(name, str)}
+        refused = {
+            at - start: why for at, why in (self.refused or {}).items() if start <= at < stop
+        }
+        return EventBatch(
+            names,
+            self.times[start:stop],
+            self.channels[start:stop],
+            self.values[start:stop],
+            None if self.ids is None else self.ids[start:stop],
+            of=self.of[start:stop] - first,
+            static={name: one for name, one in (self.static or {}).items() if name in known}
+            or None,
+            refused=refused or None,
+        )
+
     @classmethod
     def from_rows(
         cls,

@@ -161,7 +161,7 @@ def _commit(
     commit = Commit(sequence, when, totals)
     outputs = [one.astype("<f8").tobytes() for one in done.outputs]
     commit.rows = [
-        (r.stream, r.time, sequence, r.events, r.more, answer)
+        (r.stream, r.time, sequence, r.events, r.more, answer, r.before)
         for r, answer in zip(flat, outputs, strict=True)
     ]
     commit.revised = [

@@ -26,6 +26,7 @@ from onlinecde.streaming.errors import (
     CodecError,
     ModelMismatch,
     StoreBusy,
+    StoreDamaged,
     StoreFull,
     StreamingError,
 )
@@ -129,6 +130,14 @@ class Recent(NamedTuple):
     age: int
     """0 for the newest, 1 for the one before, ..."""
     time: float
+
+
+def lost_name(name: str) -> StoreDamaged:
+    """What is said of a stream that the store does not find, where its list of streams is damaged."""
+    return StoreDamaged(
+        f"stream {name!r} is not found, and the store's list of streams is damaged: stop the server, and let "
+        "`onlinecde store repair` mend it."
+    )
 
 
 class EngineState:
@@ -382,7 +391,9 @@ class EngineState:
         try:
             if begun:
                 states = self.codec.decode([stored[stream.number].body for stream in begun])
-        except StreamingError as error:
+                if self.policy is not None:
+                    self.store.newest_alarms([stream.number for stream in begun])
+        except (CodecError, ModelMismatch) as error:
             if len(streams) == 1:
                 return {streams[0].name: error}
             for stream in streams:
@@ -491,7 +502,12 @@ class EngineState:
         away = [name for name in dict.fromkeys(names) if name not in self.slot_of]
         if not away:
             return {}
-        return self.load([stream for stream in self.store.find(away) if stream is not None])
+        known = [stream for stream in self.store.find(away) if stream is not None]
+        unreadable = self.load(known)
+        if self.store.names_lost and len(known) < len(away):
+            lost = set(away).difference(stream.name for stream in known)
+            unreadable |= {name: lost_name(name) for name in lost}
+        return unreadable
 
     def slot(self, name: str) -> int:
         """The slot of a stream, brought into memory where the store has it; -1 for an unknown one."""

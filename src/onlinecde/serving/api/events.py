@@ -113,11 +113,11 @@ def taking_events(service: Service) -> Callable[[Request], Awaitable[Response]]:
         async with body_of(request, service) as body:
             sent = service.reader.read(body, kind in _NDJSON)
             try:
-                done = await service.commits.enter(sent)
+                done = await service.take(sent, request.state.client)
             except Exception as error:
                 raise service.problem_of(error, events=True) from error
         service.metrics.waited.observe(time.perf_counter() - began)
-        receipt = done.as_json(service.engine.channels)
+        receipt = done.as_json(service.engine.channels, full=may_read(request))
         if done.counts["refused"] == len(sent.batch):
             first = receipt["refusals"][0]
             why = {name: first[name] for name in ("code", "message", "field")}

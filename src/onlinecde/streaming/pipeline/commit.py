@@ -113,6 +113,10 @@ def _rows(state: EngineState, rows: Rows, done: Integrated, commit: Commit) -> N
     easy, sequence = len(rows.packed), commit.sequence
     outputs = _split(done.outputs)
     owners = np.repeat(state.number[rows.slots[: rows.in_order]], rows.lengths[: rows.in_order])
+    before = np.empty(easy)
+    before[1:] = rows.times[: max(0, easy - 1)]
+    begins = rows.ends[: rows.in_order] - rows.lengths[: rows.in_order]
+    before[begins] = state.last[rows.slots[: rows.in_order]]
     commit.rows += zip(
         owners.tolist(),
         rows.times[:easy].tolist(),
@@ -120,16 +124,20 @@ def _rows(state: EngineState, rows: Rows, done: Integrated, commit: Commit) -> N
         rows.packed,
         [None] * easy,
         outputs[:easy],
+        before.tolist(),
         strict=True,
     )
     place = easy
     for tail in rows.tails:
         number, end = int(state.number[tail.slot]), place + len(tail.rows)
+        known = next(iter(tail.known.values()), None)
+        earlier = float(state.last[tail.slot]) if known is None else known.before
         for row, answer in zip(
             tail.rows[tail.lead :], outputs[place + tail.lead : end], strict=True
         ):
             old = tail.known.get(row.time)
-            commit.rows.append((number, row.time, sequence, *encode_row(row), answer))
+            commit.rows.append((number, row.time, sequence, *encode_row(row), answer, earlier))
+            earlier = row.time
             if old is not None and old.outputs != answer:
                 commit.revised.append((number, row.time, old.sequence, old.outputs))
         place = end

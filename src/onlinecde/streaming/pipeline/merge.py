@@ -14,6 +14,7 @@ import numpy as np
 
 from onlinecde.models import StreamState
 from onlinecde.streaming.codec import MOST_CORRECTIONS, Row, decode_row, encode_row
+from onlinecde.streaming.errors import CodecError
 from onlinecde.streaming.events import Outcome, Refusal
 from onlinecde.streaming.pipeline.validate import Checked
 from onlinecde.streaming.stores.base import RowRecord
@@ -179,7 +180,17 @@ def merge_others(
     tails, results, noted = [], [], []
     for slot, own in events.items():
         number, last = int(state.number[slot]), float(state.last[slot])
-        known = _known_rows(state, number, last, own)
+        try:
+            known = _known_rows(state, number, last, own)
+        except (
+            CodecError
+        ) as error:  # its stored rows are damaged: it keeps no other stream from going on
+            refusal = Refusal(error.code, "stream", str(error))
+            places = [event[0] for event in own]
+            results.append(
+                Merged(dict.fromkeys(places, Outcome.REFUSED), dict.fromkeys(places, refusal))
+            )
+            continue
         stored = {time: decode_row(record) for time, record in known.items()}
 
         def older(time: float, number: int = number) -> Row | None:
