@@ -28,6 +28,9 @@ class Forecast:
 
     The value of a channel at t + h is its observation nearest to that time, at most `within` away and after t; of two
     equally near the earlier. Where there is none, it is not known.
+
+    >>> Forecast(("creatinine",), (6.0, 12.0), (1.5, 3.0)).names("hours")
+    ('creatinine in 6 h', 'creatinine in 12 h')
     """
 
     channels: tuple[str, ...]

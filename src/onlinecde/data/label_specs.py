@@ -78,7 +78,11 @@ class EventLabels:
 
 @dataclass(frozen=True)
 class ForecastLabels:
-    """What `channels` of the events themselves read `horizons` later; see `data.forecasting.forecast_of`."""
+    """What `channels` of the events themselves read `horizons` later; see `data.forecasting.forecast_of`.
+
+    >>> ForecastLabels(["creatinine"], ["12h", "1d"]).horizons
+    ['12h', '1d']
+    """
 
     channels: Sequence[str]
     horizons: Sequence[float | str]
