@@ -102,12 +102,12 @@ def test_it_is_not_judged_on_other_channels_or_horizons(task, run):
 
 def test_validation_shrinks_changes_that_are_overstated(task, run):
     from onlinecde.training.callbacks import Callback
-    from onlinecde.training.forecasting import settle
+    from onlinecde.training.forecasting import settle_forecasts
 
     model = oc.load(run.folder / "model")
     with torch.no_grad():
         model.readout.layers.weight.normal_(std=3.0)  # what it says now is wrong
-    found = settle(model, task, Callback())
+    found = settle_forecasts(model, task, Callback())
     assert max(found["share"]) < 0.5
     assert min(found["width"]) > 0
 

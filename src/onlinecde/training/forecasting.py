@@ -68,7 +68,7 @@ def start_at_last_values(model: OnlineModel, task: Task) -> None:
     last.weight.zero_()
 
 
-def settle(model: OnlineModel, task: Task, callback: Callback) -> dict[str, Any] | None:
+def settle_forecasts(model: OnlineModel, task: Task, callback: Callback) -> dict[str, Any] | None:
     """Shrink changes of the median, and widen or narrow the quantiles, as validation asks for.
 
     A share of 0 is the last value itself, so that on validation no forecast loses to it in mean absolute error. A

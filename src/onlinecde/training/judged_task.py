@@ -20,7 +20,7 @@ from onlinecde.training.task_source import (
     table_of,
 )
 
-TABLES = ("events", "labels", "static")
+TABLES = ("events", "labels", "static", "splits")
 """The files an own task is read from, by the names of their options."""
 
 Files = Mapping[str, str | os.PathLike[str]]
@@ -116,6 +116,8 @@ def _task_of_tables(manifest: Manifest, files: Files) -> Task:
     except DataError:  # too few streams for three splits; what else is wrong is found again
         pass
     arguments = {**arguments, "fractions": {"test": 1.0}}
+    for name in ("splits", "split_by"):
+        arguments.pop(name, None)
     if "kind" in manifest.extra:
         arguments["kind"] = manifest.extra["kind"]
     if "edges" in manifest.extra:  # these streams may have no event to lay bins by
