@@ -36,7 +36,7 @@ SLOWER = 0.2
 """The learning rate of an update, as a share of that of the run it goes on from"""
 EPOCHS, STOP, PLATEAU = 20, 8, 4
 REHEARSAL = 0.5
-SURE = 0.8
+SURE = 0.9
 """An update that is worse in a larger share of resamples is not published"""
 
 
@@ -93,7 +93,7 @@ def update(
 
     Scales and names stay the model's. It learns at a fifth of the run's rate; calibration, boosted steps and intervals
     are fitted anew on the validation streams of both, an alarm policy is dropped. It is not saved
-    if it is worse on the old validation streams, in four of five paired resamples of subjects. Killed, it goes on as
+    if it is worse on the old validation streams, in nine of ten paired resamples of subjects. Killed, it goes on as
     `fit` does.
 
     Args:
