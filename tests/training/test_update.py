@@ -47,9 +47,9 @@ def run(*words):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A run of 80 stays, and its files."""
+    """A run of 160 stays, and its files."""
     home = tmp_path_factory.mktemp("update")
-    files = write(home / "old", range(80))
+    files = write(home / "old", range(160))
     code = run(
         "fit", "--events", files["events"], "--labels", files["labels"], "--label", "died", *COLUMNS,
         "--out", home / "run", "--model", "gru", "--epochs", 15, "--lr", 0.01, "--hidden", 8,
@@ -62,7 +62,7 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="module")
 def updated(home):
     """The same, updated from the command line on 40 more."""
-    files = write(home / "new", range(100, 140), seed=1)
+    files = write(home / "new", range(200, 240), seed=1)
     words = ["--events", files["events"], "--labels", files["labels"], "--out", home / "next"]
     assert run("fit", "--from", home / "run", *words, "--epochs", 3) == 0
     return home / "next"
@@ -77,8 +77,8 @@ def test_scales_stay_and_the_card_has_the_lineage(home, updated):
     manifest = read_manifest(updated / "model")
     parent = manifest.extra["parent"]
     assert parent["sha256"] == read_manifest(home / "run/model").sha256
-    assert (parent["streams"]["old"], parent["streams"]["new"]) == (80, 40)
-    assert parent["streams"]["taught again"] == 28
+    assert (parent["streams"]["old"], parent["streams"]["new"]) == (160, 40)
+    assert parent["streams"]["taught again"] == 56
     assert manifest.extra["settings"]["lr"] == pytest.approx(0.002)
     difference = parent["validation"]["old"]["difference"]
     assert difference["low"] < difference["value"] < difference["high"]
@@ -89,22 +89,22 @@ def test_scales_stay_and_the_card_has_the_lineage(home, updated):
 
 def test_it_is_evaluated_and_updated_again_from_its_record(home, updated, capsys):
     assert run("evaluate", updated, "--bootstrap", 0) == 0
-    assert "18 streams" in " ".join(capsys.readouterr().out.split())  # 12 old, 6 new
-    files = write(home / "third", range(200, 230), seed=3)
+    assert "30 streams" in " ".join(capsys.readouterr().out.split())  # 24 old, 6 new
+    files = write(home / "third", range(1200, 1230), seed=3)
     done = update(updated, files, home / "third-run", epochs=1)
     parent = read_manifest(done.folder / "model").extra["parent"]
-    assert parent["before"]["streams"]["old"] == 80
-    assert parent["streams"]["old"] == 120
+    assert parent["before"]["streams"]["old"] == 160
+    assert parent["streams"]["old"] == 200
 
 
 def test_a_model_that_is_worse_on_the_old_streams_is_not_published(home, capsys):
-    files = write(home / "flipped", range(300, 400), seed=2, flip=True)
+    files = write(home / "flipped", range(300, 460), seed=2, flip=True)
     words = ["--events", files["events"], "--labels", files["labels"], "--out", home / "worse"]
-    slow = ["--epochs", 25, "--lr", 0.03, "--rehearsal", 0]
-    assert run("fit", "--from", home / "run", *words, *slow) != 0
+    fast = ["--epochs", 20, "--lr", 0.03, "--rehearsal", 0, "--setting", "stop=20"]
+    assert run("fit", "--from", home / "run", *words, *fast) != 0
     said = " ".join(capsys.readouterr().err.split())
     assert "worse on the old validation streams and is not published: Log loss" in said
-    assert "on 12 streams" in said
+    assert "on 24 streams" in said
     assert not (home / "worse/model").exists()
 
 
@@ -149,8 +149,8 @@ def test_other_channels_and_labels_are_refused_before_anything_is_written(
 
 
 def test_the_same_streams_and_missing_files_are_refused(home, tmp_path):
-    with pytest.raises(FitError, match="80 streams that the old data has too, such as"):
-        update(home / "run", write(tmp_path / "more", range(80)), tmp_path / "out")
+    with pytest.raises(FitError, match="160 streams that the old data has too, such as"):
+        update(home / "run", write(tmp_path / "more", range(160)), tmp_path / "out")
     with pytest.raises(FitError, match=r"table of its own for labels.*--labels"):
         update(home / "run", {"events": tmp_path / "more/events.parquet"}, tmp_path / "out")
     with pytest.raises(FitError, match="holds the model that is updated"):

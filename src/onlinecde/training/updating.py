@@ -36,6 +36,8 @@ SLOWER = 0.2
 """The learning rate of an update, as a share of that of the run it goes on from"""
 EPOCHS, STOP, PLATEAU = 20, 8, 4
 REHEARSAL = 0.5
+SURE = 0.9
+"""An update that is worse in a larger share of resamples is not published"""
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,13 @@ class Beside:
 
     @property
     def worse(self) -> bool:
-        """Whether it is worse beyond chance."""
-        return self.difference.low is not None and self.difference.low > 0
+        """Whether it is worse, and that in more than `SURE` of the resamples of subjects."""
+        share = self.difference.above_zero
+        return (
+            self.difference.value is not None
+            and self.difference.value > 0
+            and (share is None or share > SURE)
+        )
 
     @property
     def in_words(self) -> str:
@@ -85,8 +92,9 @@ def update(
     """Go on from the model of a run on new streams, with a share of the old ones, and save it in `out`.
 
     Scales and names stay the model's. It learns at a fifth of the run's rate; calibration, boosted steps and intervals
-    are fitted anew on the validation streams of both, an alarm policy is dropped. It is saved only if it is not worse
-    on the old validation streams, beyond what chance may do (paired by subject). Killed, it goes on as `fit` does.
+    are fitted anew on the validation streams of both, an alarm policy is dropped. It is not saved
+    if it is worse on the old validation streams, in nine of ten paired resamples of subjects. Killed, it goes on as
+    `fit` does.
 
     Args:
         run: folder of a run, or of its model.
