@@ -17,7 +17,7 @@ UNFINISHED = {"evaluation", "training", "cli", "data", "serving", "streaming", "
 # fmt: off
 SHARED = {
     "alarms", "answers", "app", "asking", "base", "columns", "demo", "errors", "events", "export",
-    "files", "intervals", "jobs", "live", "metrics", "packing", "parts", "plan", "properties",
+    "files", "forecasting", "intervals", "jobs", "live", "metrics", "packing", "parts", "past", "plan", "properties",
     "protocols", "replay", "report", "running", "settings", "solve", "state", "tables", "tokens",
 }
 # fmt: on
