@@ -114,6 +114,15 @@ def serve(
     webhooks: Annotated[
         Path | None, typer.Option(help="File of servers that alarms are sent to (docs/live.md).")
     ] = None,
+    plausible: Annotated[
+        Path | None,
+        typer.Option(
+            help='Plausible values, as {"heart_rate": [20, 300]}; default: what the training data had.'
+        ),
+    ] = None,
+    implausible: Annotated[
+        str, typer.Option(help="What becomes of other values: mark (taken, and said so) or refuse.")
+    ] = "mark",
     audit: Annotated[
         Path | None,
         typer.Option(
@@ -167,7 +176,7 @@ def serve(
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from onlinecde.serving import Limits, ServeSettings, TokenBook, create_app, serve_forever
     from onlinecde.serving.app import check_tokens
-    from onlinecde.serving.opening import default_audit, open_engine
+    from onlinecde.serving.opening import default_audit, open_engine, read_ranges
     from onlinecde.serving.problems import ServingError
     from onlinecde.serving.reloading import Reload, reload_tokens
     from onlinecde.serving.request_log import log_to_stderr
@@ -233,6 +242,8 @@ def serve(
             lateness=lateness,
             rebuild=rebuild,
             most_streams=most_streams,
+            plausible=None if plausible is None else read_ranges(plausible),
+            implausible=implausible,
             progress=progress,
         )
         try:

@@ -233,6 +233,7 @@ class GroupCommit:
                 self._rate += 0.2 * (starts[-1] / max(seconds, 1e-6) - self._rate)
                 self._answer(parts, starts, receipts)
                 self._metrics.committed(len(receipts), seconds)
+                self._metrics.marked(receipts.implausible)
                 if self._hub.listeners or receipts.alarms:
                     self._hub.publish("rows", receipts.answers, receipts.alarms)
             ended = time.perf_counter()

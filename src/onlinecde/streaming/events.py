@@ -279,7 +279,9 @@ class Receipts(Sequence[Receipt]):
     alarms: tuple[Any, ...] = field(default=())
     """Alarms (`onlinecde.streaming.Alarm`) raised by this micro-batch"""
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What is worth saying of the static features of streams it opened, such as an unknown category"""
+    """What is worth saying of streams: an unknown category of a static feature, implausible values"""
+    implausible: Mapping[str, int] = field(default_factory=dict)
+    """How many values that were taken lie outside of what is plausible, by channel"""
 
     def __len__(self) -> int:
         return len(self.outcomes)

@@ -178,7 +178,9 @@ class EngineState:
         self.looked_at: float | None = None
         """Wall clock at which no look was due any more at any stream; None where the clock raises no alarms"""
         self.away = Away()
-        self.limits = Limits.of(self.model, settings.horizon)
+        self.limits = Limits.of(
+            self.model, settings.horizon, settings.ranges(served.schema), settings.implausible
+        )
         self.ahead = float("inf") if settings.ahead is None else settings.ahead
         self.blank: StreamState = served.begin(
             [0.0] * self.model.static if self.model.static else None
