@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import os
 import resource
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -30,15 +31,22 @@ from onlinecde.serving import TokenBook
 
 async def quiet(url: str, token: str, seconds: float, prefix: str) -> tuple[list[float], int]:
     """Milliseconds from when a row was due to its durable answer, and how often it was refused."""
-    http, rows = await Http(url, token).open(), Rows(50, prefix)
-    taken, refused, start = [], 0, time.perf_counter()
+    rows, start = Rows(50, prefix), time.perf_counter() + 0.1
+    free, taken, statuses, tasks = [await Http(url, token).open() for _ in range(4)], [], [], []
+
+    async def one(body: bytes, due: float) -> None:
+        http = free.pop() if free else await Http(url, token).open()
+        statuses.append((await http.post(body))[0])
+        taken.append((time.perf_counter() - due) * 1e3)
+        free.append(http)
+
     for number in range(int(seconds * 20)):
         due = start + number / 20
+        body = orjson.dumps(rows.next(number % 50))
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        status, _ = await http.post(orjson.dumps(rows.next(number % 50)))
-        refused += status != 200
-        taken.append((time.perf_counter() - due) * 1e3)
-    return taken, refused
+        tasks.append(asyncio.create_task(one(body, due)))
+    await asyncio.gather(*tasks)
+    return taken, sum(status != 200 for status in statuses)
 
 
 async def flood(url: str, token: str, bodies: list[bytes], until: float) -> dict[int, int]:
@@ -126,7 +134,7 @@ def main() -> None:
             note("among hanging connections: quiet one refused", refused, "times", most=0)
     if asked.out:
         before = [] if scheduler() == "usual" else ["chrt", "-r", "1"]
-        write_results(asked.out, command=[*before, "python", "-m", "benchmarks.hostile"],
+        write_results(asked.out, command=[*before, "python", "-m", "benchmarks.hostile", *sys.argv[1:]],
                       settings={"scheduler": scheduler(), "seconds": asked.seconds, "cores": os.cpu_count()},
                       hardware=machine(), installed=versions("onlinecde", "uvicorn", "uvloop", "httptools"),
                       results=results)  # fmt: skip

@@ -38,7 +38,7 @@ _BRIEF = {
 """Messages for those who may not read, in the place of such as quote from the stream's past"""
 MOST_REFUSALS = 100
 """Refusals told one by one in an answer; the rest is counted"""
-SHARED_SECONDS = 0.03
+SHARED_SECONDS = 0.015
 """How long a micro-batch may take where several clients send, so that whoever sends little waits little"""
 ACTIVE_SECONDS = 5.0
 """How long ago a client has sent last that counts as one of several"""
