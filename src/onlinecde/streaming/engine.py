@@ -93,6 +93,7 @@ class Engine:
         self._state = EngineState(served, self.store, self.settings)
         self.policy, self.watched_output = self._state.policy, self._state.watched_output
         self.bins, self.horizon = served.bins, self._state.horizon
+        self.forecasts = served.forecasts
         self.latest = self._state.limits.latest
         known = self.store.head().model
         if rebuild and known is not None and known != served.hash:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onlinecde.models import AlarmPolicy, AlarmPolicyError
+from onlinecde.models.readout import watched
 from onlinecde.series import Schema
 from onlinecde.streaming.errors import StreamingError
 
@@ -95,7 +96,7 @@ class EngineSettings:
             outputs: how many outputs the model has.
             kind: what they mean.
         """
-        if not 0 <= self.output < (1 if kind == "time-to-event" else outputs):
+        if not 0 <= self.output < watched(kind, outputs):
             raise StreamingError(
                 f"output is {self.output}: the model has no such output.", "setting_bad"
             )
