@@ -295,8 +295,8 @@ def predict(model: NeuralCDE, fast: Packed | None, state: CDEState, t: Any) -> T
         return model.read(z, state.last)
     clock = state.time if t is None else per_stream(t, len(state), model.device)
     if z is not None:
-        seen, told = online.seen_at(model, state, clock), online.told_at(model, state, clock)
-        return model.read(z, seen, told)
+        seen, static_seen = online.seen_at(model, state, clock), online.told_at(model, state, clock)
+        return model.read(z, seen, static_seen)
     check_question(state.time, clock)
     return online.answer(model, state, clock)
 
