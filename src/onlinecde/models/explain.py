@@ -97,9 +97,9 @@ def explain_path(
     assert segments.order is not None
     assert segments.active is not None
     zs = solve_with(solver, path, field, z0, outputs="knots").z.transpose(0, 1)[:, segments.order]
-    views, static_seen = _views(model, path, stamps), _told(model, path, static)
-    start = model.read(z0, *(None if x is None else x[0] for x in (views, static_seen)))
-    views, static_seen = (None if x is None else x[:, segments.order] for x in (views, static_seen))
+    views, told = _views(model, path, stamps), _told(model, path, static)
+    start = model.read(z0, *(None if x is None else x[0] for x in (views, told)))
+    views, told = (None if x is None else x[:, segments.order] for x in (views, told))
     added = z0.new_zeros(*path.rows.shape, start.shape[1])
     for pieces in _blocks(segments.active):
         n, knots = segments.active[pieces[0]], slice(pieces[0], pieces[-1] + 2)
@@ -116,7 +116,7 @@ def explain_path(
                 inputs[at : at + 2, :n],
                 weights[at, :n],
                 outputs[at + 1, :n] - outputs[at, :n],
-                *(None if x is None else x[piece : piece + 2, :n] for x in (views, static_seen)),
+                *(None if x is None else x[piece : piece + 2, :n] for x in (views, told)),
             )
     return Explanation(start, *_fold(model, added))
 
@@ -183,7 +183,7 @@ def explain_step(model: NeuralCDE, state: CDEState, after: CDEState) -> StepExpl
             then = torch.where(first[:, None], now, then)
             stamps = torch.stack([then, then, now])
         views = model.seen(xs, model.ages(times, stamps))
-    static_seen = None
+    told = None
     if after.past is not None:
         now = online.told_at(model, after, after.time)
         assert now is not None
@@ -191,15 +191,15 @@ def explain_step(model: NeuralCDE, state: CDEState, after: CDEState) -> StepExpl
             numbers_of(after.past, clock, model.beside_past(clock, after.static))
             for clock in (since, after.time)
         ]
-        static_seen = torch.stack([*(torch.where(first[:, None], now, one) for one in before), now])
-    start = model.read(z, *(None if x is None else x[0] for x in (views, static_seen)))
+        told = torch.stack([*(torch.where(first[:, None], now, one) for one in before), now])
+    start = model.read(z, *(None if x is None else x[0] for x in (views, told)))
     added = z.new_zeros(*new.shape, start.shape[1])
     inputs = _features(model, zs, views)
     outputs = _outputs(model, inputs)
     weights = _mean_gradients(model, inputs, outputs)
     for piece in range(2):
         ends = slice(piece, piece + 2)
-        seen = (None if x is None else x[ends] for x in (views, static_seen))
+        seen = (None if x is None else x[ends] for x in (views, told))
         rise = outputs[piece + 1] - outputs[piece]
         added += _contributions(
             model, segments, piece, zs[piece], inputs[ends], weights[piece], rise, *seen
@@ -216,7 +216,7 @@ def _contributions(
     weight: Tensor,
     difference: Tensor,
     views: Tensor | None,
-    static_seen: Tensor | None,
+    told: Tensor | None,
 ) -> Tensor:
     """What each channel of the path adds to the outputs on a piece, (stream, path channel, output).
 
@@ -243,13 +243,13 @@ def _contributions(
         before, after = steps.by_input(views)
         alone = _by_channel(segments, piece, (after - before)[:, :, None])
         added += steps.share * (alone - added)
-    if (trees := model.trees) is not None and static_seen is not None:
-        number = torch.arange(static_seen.shape[2], device=static_seen.device)
+    if (trees := model.trees) is not None and told is not None:
+        number = torch.arange(told.shape[2], device=told.device)
         own = number < len(STATISTICS) * model.channels
         channel = torch.where(own, 1 + number % model.channels, 0)
         if segments.is_time_leg(piece):
             channel = torch.zeros_like(channel)
-        alone = trees.change(static_seen[0], static_seen[1], channel, segments.channels)
+        alone = trees.change(told[0], told[1], channel, segments.channels)
         added = (added + trees.share * (alone - added)).to(added.dtype)
     return added
 
@@ -272,7 +272,7 @@ def _usual(model: NeuralCDE, name: str) -> Any:
 
 
 def _features(model: NeuralCDE, z: Tensor, seen: Tensor | None) -> Tensor:
-    """The input of the readout's layers; for a readout of another kind, z and what it sees, concatenated."""
+    """What the readout's layers take in; of a readout of another kind, z and what it sees, one behind the other."""
     readout: Any = model.readout
     if is_plain_readout(readout):
         return readout.features(z, seen)
@@ -329,7 +329,7 @@ def _parts(model: NeuralCDE, segments: PathSegments, piece: int, z: Tensor) -> T
 def _mean_gradients(model: NeuralCDE, inputs: Tensor, outputs: Tensor) -> Tensor:
     """Mean gradient of the readout on the straight line from what it takes in at one knot to the next.
 
-    (piece, stream, output, number), of inputs (knot, stream, number) and the readout's outputs for them,
+    (piece, stream, output, number), of inputs (knot, stream, number) and what the readout says of them,
     (knot, stream, output).
     """
     between = (len(inputs) - 1, inputs.shape[1])
@@ -345,7 +345,7 @@ def _settled_gradient(
     """The same, (line, output, number), for lines (2, line, number), halved where they have to be.
 
     Layer norm of a few numbers bends so sharply that the nodes of a whole line may miss it: those that do
-    not add up to the readout's outputs at their ends, said (2, line, output), are halved. `allowed` (line,
+    not come to what the readout says of their ends, said (2, line, output), are halved. `allowed` (line,
     output): by how much a line may be off.
     """
     weight = _gradient_at_nodes(model, lines[0], lines[1])

@@ -105,8 +105,8 @@ class Forest(nn.Module):
         within = (begins[0] == 0) & (begins.diff() > 0)
         onward = (self.left > at) & (self.right > at) & (self.left < self.nodes)
         onward &= (self.right < self.nodes) & (self.number >= 0)
-        static_seen = (self.output >= 0) & (self.output < self.outputs)
-        if not bool(within.all() & (onward | leaf & (self.right == at)).all() & static_seen.all()):
+        told = (self.output >= 0) & (self.output < self.outputs)
+        if not bool(within.all() & (onward | leaf & (self.right == at)).all() & told.all()):
             raise ValueError("a tree of the forest leads out of its arrays or round in a circle.")
         if numbers is not None and bool((self.number >= numbers).any()):
             raise ValueError(

@@ -60,7 +60,7 @@ class FrozenCDE:
         return self._model.init_state(streams, static)
 
     def observe(self, state: CDEState, t: Any, x: Any) -> CDEState:
-        """The state after an observation at t, as `NeuralCDE.observe`."""
+        """Take in what was observed at t, as `NeuralCDE.observe` does."""
         if type(x) is dict:
             x = self._model.row_of(x, len(state))
         if self._packed is not None:
@@ -295,8 +295,8 @@ def predict(model: NeuralCDE, fast: Packed | None, state: CDEState, t: Any) -> T
         return model.read(z, state.last)
     clock = state.time if t is None else per_stream(t, len(state), model.device)
     if z is not None:
-        seen, static_seen = online.seen_at(model, state, clock), online.told_at(model, state, clock)
-        return model.read(z, seen, static_seen)
+        seen, told = online.seen_at(model, state, clock), online.told_at(model, state, clock)
+        return model.read(z, seen, told)
     check_question(state.time, clock)
     return online.answer(model, state, clock)
 

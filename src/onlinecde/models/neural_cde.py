@@ -209,7 +209,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         return x if ages is None else torch.cat([x, ages], -1)
 
     def seen_of(self, batch: SeriesBatch, times: Tensor | None = None) -> Tensor | None:
-        """What the readout sees of prepared series at rows, or at query times, (stream, row, number), or None.
+        """What the readout sees of prepared series at rows, or at query times, (stream, row, number); None for nothing.
 
         times (stream, query), NaN behind a stream's last.
         """
@@ -315,16 +315,9 @@ class NeuralCDE(OnlineModel[CDEState]):
         if final:
             row = path.lengths[:, None] - 1
         clock = None if row is None else path.times.gather(1, row)
-        static_seen = self._told_along(path, batch.static, row, clock)
+        told = self._told_along(path, batch.static, row, clock)
         return self.along(
-            path,
-            path.rows,
-            batch.static,
-            ages,
-            static_seen,
-            lengths=path.lengths,
-            final=final,
-            last=last,
+            path, path.rows, batch.static, ages, told, lengths=path.lengths, final=final, last=last
         )
 
     def along(
@@ -333,7 +326,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         rows: Tensor,
         static: Tensor | None,
         ages: Tensor | None,
-        static_seen: Tensor | None = None,
+        told: Tensor | None = None,
         *,
         lengths: Tensor | None = None,
         final: bool = False,
@@ -355,9 +348,9 @@ class NeuralCDE(OnlineModel[CDEState]):
         asked = "end" if final else "rows"
         z = solve_with(self.solver, path, self.vector_field, z0, outputs=asked).z
         if final:
-            seen, static_seen = (None if x is None else x[:, -1] for x in (seen, static_seen))
-            return self.read(z, seen, static_seen)
-        return read_rows(self.readout, z, seen, lengths, static_seen)
+            seen, told = (None if x is None else x[:, -1] for x in (seen, told))
+            return self.read(z, seen, told)
+        return read_rows(self.readout, z, seen, lengths, told)
 
     def _at_times(
         self,
@@ -374,10 +367,8 @@ class NeuralCDE(OnlineModel[CDEState]):
         seen = self._seen_at(path, stamps, clock, row)
         seen = behind(seen, None if last is None else _pick(last, row))
         if isinstance(path, RectilinearPath):
-            static_seen = self._told_along(path, static, row, clock)
-            return self.read(
-                solve_with(self.solver, path, field, z0, at=clock).z, seen, static_seen
-            )
+            told = self._told_along(path, static, row, clock)
+            return self.read(solve_with(self.solver, path, field, z0, at=clock).z, seen, told)
         # Between rows the next one is not known yet: what was said after the last row stands.
         return self.read(_pick(solve_with(self.solver, path, field, z0).z, row), seen)
 
