@@ -298,7 +298,7 @@ class Schema:
                 tuple(str(name) for name in content["channels"]),
                 tuple(StaticColumn.from_json(column) for column in content["static"]),
                 None if unit is None else str(unit),
-                _ranges_from(told.get("ranges"), len(told["channels"])),
+                _ranges_from(content.get("ranges"), len(content["channels"])),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SeriesError(f"the schema cannot be read ({error!r}).") from error
