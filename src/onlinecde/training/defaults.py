@@ -51,6 +51,9 @@ TAUGHT_AT = "rows+random=16"
 """Where labels are known between rows, a model is taught them at its rows and at times drawn anew each epoch, as many
 a stream. From rows alone it learns less of what a quiet time says, without them less of a row (docs/tried.md)."""
 
+OUTLOOK = (1 / 12, 1 / 4, 1 / 2)
+"""Shares of the time for which the median stream is followed, ahead of which a state also learns what is observed."""
+
 MANY = 200_000
 """From so many labels at training rows on, the readout is the mean of several members. They learn more
 slowly than one and go further: better with 550,000 labels at rows, worse with one label for each of
@@ -342,8 +345,9 @@ def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choi
     """What `fit` changes of its settings for a task and a model where nobody says otherwise.
 
     A readout that sees very many numbers learns more slowly (`READ`). Where labels are known between rows, they are
-    taught there too (`TAUGHT_AT`), and validated on the task's clock. A Neural CDE whose readout has several members
-    also learns whether the label comes within a third of what a stream lasts, within all of it, and ever.
+    taught there too (`TAUGHT_AT`), and validated on the task's clock; a Neural CDE has an `OUTLOOK` besides. One whose
+    readout has several members also learns whether the label comes within a third of what a stream lasts, within all
+    of it, and ever.
     """
     chosen = Choices()
     settings = model_settings(task, name, given)
@@ -354,6 +358,12 @@ def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choi
     if clock is not None:
         why = f"labels are known between rows, and it is judged {clock.in_words(task.time_unit)}"
         chosen.set({"at": TAUGHT_AT, "validate_at": str(clock)}, "task", why)
+        if isinstance(model, NeuralCDE):
+            chosen.set(
+                {"outlook": _outlook(task)},
+                "data",
+                "a state that foresees values learns more of each stream",
+            )
     if head.inputs > READ:
         why = f"the readout sees {head.inputs:,} numbers"
         chosen.set({"head_lr": round(READ / head.inputs, 3)}, "data", why)
@@ -367,6 +377,13 @@ def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choi
         why = f"several readout members; streams last {usual:.3g} {task.time_unit}"
         chosen.set({"horizons": (*near, float("inf")), "horizon_weight": 1.0}, "data", why)
     return chosen
+
+
+def _outlook(task: Task) -> tuple[float, ...]:
+    """Times ahead, in the task's unit, each a plain number."""
+    spans = task.label_truth.until.to(task.series.times) - task.series.times[:, 0]
+    usual = float(spans[spans.isfinite() & (spans > 0)].median())
+    return tuple(float(f"{usual * share:.2g}") for share in OUTLOOK)
 
 
 def _labels_at_rows(task: Task) -> int:
