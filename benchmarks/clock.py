@@ -112,9 +112,13 @@ def main() -> None:
     places = {
         (n, s): given.out / n.replace(", ", "-") / f"seed-{s}" for n in names for s in given.seeds
     }
-    for seed in given.seeds:
+    jobs = [
+        (name, seed, given.streams, given.epochs, folder)
+        for (name, seed), folder in places.items()
+        if not (folder / "model" / "manifest.json").exists()
+    ]
+    for seed in {job[1] for job in jobs}:
         ward(seed, given.streams)
-    jobs = [(n, s, given.streams, given.epochs, folder) for (n, s), folder in places.items()]
     with multiprocessing.get_context("fork").Pool(given.workers, maxtasksperchild=1) as pool:
         for _ in pool.imap_unordered(train, jobs, chunksize=1):
             pass

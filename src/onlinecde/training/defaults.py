@@ -54,6 +54,9 @@ a stream. From rows alone it learns less of what a quiet time says, without them
 OUTLOOK = (1 / 12, 1 / 4, 1 / 2)
 """Shares of the time for which the median stream is followed, ahead of which a state also learns what is observed."""
 
+PLAIN_READOUT = {"readout_ramps": 3, "readout_width": 32, "readout_dropout": 0.5}
+"""A readout that learns less by heart: a state that also learns an outlook gains for longer than a larger one holds."""
+
 MANY = 200_000
 """From so many labels at training rows on, the readout is the mean of several members. They learn more
 slowly than one and go further: better with 550,000 labels at rows, worse with one label for each of
@@ -305,6 +308,11 @@ def _choose_for_cde(chosen: Choices, task: Task, given: Settings) -> None:
         chosen.set(recipe, "recipe", f"recipe for a z that forgets: {why}")
         members = {n: v for n, v in recipe.items() if n in ("readout_width", "readout_members")}
         chosen.set(members, "data", f"{labels:,} labels at training rows")
+        if recipe.get("readout_members") == 1 and task.clock is not None:
+            plain = {n: v for n, v in PLAIN_READOUT.items() if n in recipe}
+            chosen.set(
+                plain, "task", "labels are known between rows, and a state may learn more of them"
+            )
         several = {**recipe, **given}.get("readout_members", 1) > 1
         if several and (task.kind, task.outputs) == ("binary", 1):
             chosen.set({"readout_steps": 256}, "task", "binary, with several readout members")
@@ -359,11 +367,8 @@ def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choi
         why = f"labels are known between rows, and it is judged {clock.in_words(task.time_unit)}"
         chosen.set({"at": TAUGHT_AT, "validate_at": str(clock)}, "task", why)
         if isinstance(model, NeuralCDE):
-            chosen.set(
-                {"outlook": _outlook(task)},
-                "data",
-                "a state that foresees values learns more of each stream",
-            )
+            why = "a state that foresees values learns more of each stream"
+            chosen.set({"outlook": _outlook(task), "weight_decay": 0.3}, "data", why)
     if head.inputs > READ:
         why = f"the readout sees {head.inputs:,} numbers"
         chosen.set({"head_lr": round(READ / head.inputs, 3)}, "data", why)
