@@ -11,7 +11,7 @@ import onlinecde as oc
 from onlinecde.data import Task, simulate_ward
 from onlinecde.training import FitError, FitSettings, build_model, fit
 from onlinecde.training.defaults import resolve
-from onlinecde.training.journal import read_checkpoint
+from onlinecde.training.journal import read_checkpoint, settings_of_then
 from onlinecde.training.loop import Training
 from onlinecde.training.objectives import HorizonReadout, Scales
 from onlinecde.training.outlook import ALIKE, Outlook
@@ -110,11 +110,25 @@ def test_gradients_of_the_outlook_reach_the_state(ward, name):
     assert any(not torch.allclose(one, other) for one, other in zip(both, alone, strict=True))
 
 
+def test_a_run_goes_on_with_the_outlook_it_began_with(ward, tmp_path):
+    for outlook in ((), (2.0, 5.0)):
+        run = tmp_path / f"run-{len(outlook)}"
+        small = {"hidden": 4, "width": 8}
+        done = fit(ward, "neural-cde", run, epochs=1, outlook=outlook, model_settings=small)
+        settings = settings_of_then(run)
+        assert tuple(settings["outlook"]) == outlook
+        again = resolve(ward, "neural-cde", small, changes={"epochs": 1}, run=run)
+        assert (again.training.outlook, again.training.weight_decay) == (outlook, 0.3)
+        assert done.model.readout.ramps.count == 3
+
+
 def test_by_default_a_neural_cde_that_is_judged_by_the_clock_has_one(ward):
     found = resolve(ward, "neural-cde")
     assert len(found.training.outlook) == 3
     assert max(found.training.outlook) < 12
     assert found.chosen["training"]["outlook"].by == "data"
+    assert (found.model["readout_width"], found.training.weight_decay) == (32, 0.3)
+    assert resolve(ward, "neural-cde", {"readout_width": None}).model["readout_width"] is None
     assert not resolve(ward, "gru-d").training.outlook
     stays = Task.build("t", ward.series, torch.arange(60) % 2, kind="binary")
     assert not resolve(stays, "neural-cde").training.outlook
