@@ -58,6 +58,13 @@ def ward(seed: int, streams: int) -> Task:
     return simulate_ward(streams, seed=seed).task
 
 
+@cache
+def asked(streams: int) -> dict[str, Task]:
+    """The ward that is judged, every hour and at rows."""
+    rows = ward(UNSEEN, streams)
+    return {"clock": rows.asked("every=1h"), "rows": rows}
+
+
 def train(job: tuple[str, int, int, int, Path]) -> None:
     """Fit one column on one ward, or go on with it."""
     column, seed, streams, epochs, folder = job
@@ -71,11 +78,12 @@ def train(job: tuple[str, int, int, int, Path]) -> None:
     print(f"{column}, seed {seed}: done", flush=True)
 
 
-def judged(folder: Path, tasks: dict[str, Task]) -> dict[str, np.ndarray]:
+def judged(folder: Path, unseen: int) -> dict[str, np.ndarray]:
     """By patient (stream,): the sum of the log loss above the best possible by the clock and at rows, and expected."""
+    torch.set_num_threads(1)
     model = load_model(folder / "model")
     found = {}
-    for name, task in tasks.items():
+    for name, task in asked(unseen).items():
         outputs = predict_task(model, task.series, task.per, times=task.queries, batch_size=512)
         found[name], found[f"{name}, expected"] = _excess(task, outputs[..., 0].double().sigmoid())
     return found
@@ -124,9 +132,10 @@ def main() -> None:
             pass
     if given.fit_only:
         return
-    rows = ward(UNSEEN, given.unseen)
-    tasks = {"clock": rows.asked("every=1h"), "rows": rows}
-    sums = {place: judged(folder, tasks) for place, folder in places.items()}
+    tasks = asked(given.unseen)
+    with multiprocessing.get_context("fork").Pool(given.workers, maxtasksperchild=1) as pool:
+        every = pool.starmap(judged, [(folder, given.unseen) for folder in places.values()], 1)
+    sums = dict(zip(places, every, strict=True))
     found = _table(names, given.seeds, sums, tasks)
     for line in found:
         print(line)
@@ -149,21 +158,21 @@ def _table(
     for name in names:
         line: dict[str, Any] = {"model": name}
         for judged_at, task in tasks.items():
-            asked = (~task.labels.isnan()).sum(1).double().numpy()
-            weights = np.concatenate(list(draws(len(asked), 2000, seed=0)))
-            total = weights @ asked
+            times = (~task.labels.isnan()).sum(1).double().numpy()
+            weights = np.concatenate(list(draws(len(times), 2000, seed=0)))
+            total = weights @ times
             for way in (judged_at, f"{judged_at}, expected"):
                 mine, first = (
                     np.mean([sums[one, seed][way] for seed in seeds], 0) for one in (name, names[0])
                 )
                 drawn, other = (1e4 * (weights @ one) / total for one in (mine, first))
                 line[way] = {
-                    "excess": _rounded(1e4 * mine.sum() / asked.sum()),
+                    "excess": _rounded(1e4 * mine.sum() / times.sum()),
                     "interval": _interval(drawn),
                     "seeds": [
-                        _rounded(1e4 * sums[name, s][way].sum() / asked.sum()) for s in seeds
+                        _rounded(1e4 * sums[name, s][way].sum() / times.sum()) for s in seeds
                     ],
-                    "above_first": _rounded(1e4 * (mine - first).sum() / asked.sum()),
+                    "above_first": _rounded(1e4 * (mine - first).sum() / times.sum()),
                     "above_first_interval": _interval(drawn - other),
                     "share_of_it": _rounded(100 * first.sum() / mine.sum()) / 100,
                     "share_interval": [one / 100 for one in _interval(100 * other / drawn)],
