@@ -174,15 +174,15 @@ def _table(
                     ],
                     "above_first": _rounded(1e4 * (mine - first).sum() / times.sum()),
                     "above_first_interval": _interval(drawn - other),
-                    "share_of_it": _rounded(100 * first.sum() / mine.sum()) / 100,
-                    "share_interval": [one / 100 for one in _interval(100 * other / drawn)],
+                    "share_of_it": round(float(first.sum() / mine.sum()), 3),
+                    "share_interval": _interval(other / drawn, 3),
                 }
         lines.append(line)
     return lines
 
 
-def _interval(drawn: np.ndarray) -> list[float]:
-    return [_rounded(one) for one in np.quantile(drawn, [0.025, 0.975])]
+def _interval(drawn: np.ndarray, places: int = 1) -> list[float]:
+    return [round(float(one), places) for one in np.quantile(drawn, [0.025, 0.975])]
 
 
 def _rounded(number: float) -> float:
