@@ -178,8 +178,18 @@ def test_the_clock_is_told_of_streams_changed_lately_and_of_those_with_an_origin
     assert [one.stream for one in store.clocks(0.0)] == [1, 2, 3]
 
 
-OLD_ALARMS = [
-    f"ALTER TABLE {{0}}alarms DROP COLUMN {name}" for name in ("rose", "policy", "rearmed")
+LATER = {
+    "alarms": ("rose", "policy", "rearmed", "crc"), "meta": ("notes", "crc"), "streams": ("ended", "crc"),
+    "rows": ("before", "crc"), "states": ("sequence", "crc"),
+    **dict.fromkeys(("checkpoints", "revised", "refused", "commits"), ("crc",)),
+}  # fmt: skip
+OLD_TABLES = [
+    *(
+        f"ALTER TABLE {{0}}{table} DROP COLUMN {one}"
+        for table, some in LATER.items()
+        for one in some
+    ),
+    *(f"DROP TABLE {{0}}shadow_{table}" for table in ("states", "checkpoints")),
 ]
 
 
@@ -192,11 +202,11 @@ def test_a_store_of_an_earlier_version_is_brought_up_to_date(kind, tmp_path, req
     store.close()
     if server:
         schema = url.rpartition("=")[2]
-        for statement in [*OLD_ALARMS, "UPDATE {0}meta SET schema = 1"]:
+        for statement in [*OLD_TABLES, "UPDATE {0}meta SET schema = 1"]:
             server.ask(statement.format(f"{schema}."))
     else:
         with sqlite3.connect(tmp_path / "live.db") as db:
-            for statement in [*OLD_ALARMS, "UPDATE {0}meta SET schema = 1"]:
+            for statement in [*OLD_TABLES, "UPDATE {0}meta SET schema = 1"]:
                 db.execute(statement.format(""))
         db.close()
     for _ in range(2):

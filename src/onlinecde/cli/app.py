@@ -1,6 +1,7 @@
 """Collects the commands and turns errors a user can mend into one clear message."""
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -19,6 +20,7 @@ from onlinecde.cli.reproduce import reproduce
 from onlinecde.cli.serve import serve
 from onlinecde.cli.tokens import tokens_app
 from onlinecde.cli.tune import tune
+from onlinecde.cli.warmup import warmup
 
 app = typer.Typer(
     name="onlinecde",
@@ -29,8 +31,21 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from onlinecde.version import __version__
+
+        typer.echo(f"onlinecde {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
     """Online prediction from irregular time series with Neural CDEs."""
 
 
@@ -46,6 +61,7 @@ app.command()(audit)
 app.command()(properties)
 app.command()(serve)
 app.command()(replay)
+app.command()(warmup)
 app.add_typer(tokens_app, name="tokens")
 app.add_typer(data.app, name="data")
 app.add_typer(plot.app, name="plot")

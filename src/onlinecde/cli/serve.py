@@ -100,6 +100,29 @@ def serve(
             "where these are longer."
         ),
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate chain (PEM): serve HTTPS; with --tls-key.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate.")] = None,
+    insecure_http: Annotated[
+        bool,
+        typer.Option(
+            "--insecure-http",
+            help="Let others than this machine in without TLS: tokens can be read on the way.",
+        ),
+    ] = False,
+    webhooks: Annotated[
+        Path | None, typer.Option(help="File of servers that alarms are sent to (docs/live.md).")
+    ] = None,
+    audit: Annotated[
+        Path | None,
+        typer.Option(
+            help="Audit log, appended to; default: beside the store, as STORE.audit.jsonl."
+        ),
+    ] = None,
+    session_hours: Annotated[
+        float, typer.Option(min=0.01, help="How long a browser stays signed in.")
+    ] = 12.0,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Allowed public host name, behind a proxy; repeatable.")
     ] = None,
@@ -107,6 +130,27 @@ def serve(
         str | None,
         typer.Option(help="Address of the reverse proxy whose X-Forwarded-* are believed."),
     ] = None,
+    resident: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Streams kept in memory; default 100,000. Others wait in the store."
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any other setting, as NAME=VALUE; repeatable."),
+    ] = None,
+    settings_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--settings",
+            help="File of settings (TOML); ONLINECDE_NAME in the environment goes before it, --set before both.",
+        ),
+    ] = None,
+    show_settings: Annotated[
+        bool,
+        typer.Option("--show-settings", help="Show all settings and what set them; serve nothing."),
+    ] = False,
     title: Annotated[str, typer.Option(help="Shown on the page.")] = "onlinecde",
     page: Annotated[bool, typer.Option(help="Serve the monitor page.")] = True,
     log_requests: Annotated[
@@ -136,7 +180,7 @@ def serve(
     """Follow live streams: HTTP and WebSocket in, predictions and a monitor page out.
 
     Every acknowledged event is on disk. Stop it with Ctrl-C or SIGTERM; killed, it goes on where it was. SIGHUP
-    reads the file of tokens again.
+    reads the files of tokens and certificates again.
     """
     import signal
 
@@ -144,12 +188,15 @@ def serve(
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from onlinecde.serving import Limits, ServeSettings, TokenBook, create_app, serve_forever
     from onlinecde.serving.app import check_tokens
-    from onlinecde.serving.opening import open_engine
+    from onlinecde.serving.every_setting import settings_given, shown_settings, with_settings
+    from onlinecde.serving.opening import default_audit, open_engine
     from onlinecde.serving.problems import ServingError
+    from onlinecde.serving.reloading import Reload, reload_tokens
     from onlinecde.serving.request_log import log_to_stderr
-    from onlinecde.serving.running import bound, reload_tokens, shown_address
+    from onlinecde.serving.running import bound, shown_address
     from onlinecde.serving.security import Access
     from onlinecde.serving.starting import Progress, StartingApp
+    from onlinecde.serving.webhooks import read_targets
 
     log_to_stderr()
     wanted = ServeSettings(
@@ -164,6 +211,12 @@ def serve(
         keep=keep,
         evict_after=evict_after,
         log_requests=log_requests,
+        audit=audit or default_audit(store),
+        webhooks=() if webhooks is None else read_targets(webhooks),
+        session_seconds=3600.0 * session_hours,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        insecure_http=insecure_http,
         forwarded_by=forwarded_by,
         limits=Limits(
             connections=connections,
@@ -173,6 +226,15 @@ def serve(
             idle_seconds=idle_seconds,
         ),
     )
+    flags = {name: text for name, _, text in (one.partition("=") for one in set_ or ())}
+    if resident is not None:
+        flags["resident"] = str(resident)
+    by_name = settings_given(flags, settings_file)
+    wanted, engine_settings = with_settings(wanted, by_name)
+    engine_settings = {"lateness": lateness, "most_streams": most_streams, **engine_settings}
+    if show_settings:
+        typer.echo(shown_settings(wanted, engine_settings, by_name))
+        return
     given = {
         "threshold": threshold,
         "rearm": rearm,
@@ -188,6 +250,7 @@ def serve(
     book = None if tokens is None else TokenBook.read(tokens)
     # A start that fails must not have changed the store: what can be refused is refused before it is opened.
     check_tokens(wanted, book)
+    reload = Reload(lambda: reload_tokens(book, tokens))
 
     def open_app(progress: Progress) -> Access:
         engine, settings = open_engine(
@@ -198,13 +261,12 @@ def serve(
             policy_changes=changes,
             output=output,
             alarms=alarms,
-            lateness=lateness,
             rebuild=rebuild,
-            most_streams=most_streams,
             progress=progress,
+            **engine_settings,
         )
         try:
-            app = create_app(engine, settings, tokens=book)
+            app = create_app(engine, settings, tokens=book, reload=reload)
         except BaseException:
             engine.close()
             raise
@@ -214,6 +276,4 @@ def serve(
         return app
 
     with bound(wanted) as listening:
-        serve_forever(
-            StartingApp(open_app), wanted, listening, reload=lambda: reload_tokens(book, tokens)
-        )
+        serve_forever(StartingApp(open_app), wanted, listening, reload=reload)

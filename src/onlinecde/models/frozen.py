@@ -252,10 +252,12 @@ def packed(model: NeuralCDE) -> Packed | None:
     """A model's weights in the kernels' layout, or None where the kernels do not apply."""
     if not kernels_apply(model):
         return None
+    from onlinecde.kernels.cpu import ready
     from onlinecde.kernels.cpu.observation import Scaling
 
     field, encoding, solver = model.field, model.encoding, model.solver
     numbers = pack(field, weights_of(field), gradient=False)
+    ready("live", numbers.dtype)
     kind = numbers.dtype.type
     seen = field.path_weight
     return Packed(

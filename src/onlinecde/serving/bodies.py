@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SMALL = 64 * 1024
 """Limit for bodies that hold no events"""
+QUICK_BYTES = 32 * 1024
+"""Bodies that are parsed in the loop; larger ones hold up nobody"""
 QUICK = 1024
 """Bytes of gzip that are unpacked at once: they hold at most a thousand times as many"""
 MOST_MEMBERS = 64
@@ -41,19 +43,15 @@ async def body_of(
     details = request.headers.get("content-length")
     if details is not None and details.isdigit() and int(details) > most:
         raise _too_large(most)
-    pieces, size = [], 0
-    try:
+    pieces = []
+    with service.bodies.growing(request.state.client.name) as reading:
         try:
             async with asyncio.timeout(limits.body_seconds):
                 async for piece in request.stream():
-                    size += len(piece)
-                    service.reading_bytes += len(piece)
-                    if size > most:
+                    if reading.amount + len(piece) > most:
                         raise _too_large(most)
-                    if service.reading_bytes > limits.bodies_bytes:
-                        raise Problem(
-                            429, "overloaded", "too many bodies at once: send again later.", retry_after=1
-                        )  # fmt: skip
+                    if not reading.take(len(piece)):
+                        raise _too_many()
                     pieces.append(piece)
         except TimeoutError as error:
             raise Problem(408, "body_slow", "the body did not come in time.") from error
@@ -65,11 +63,9 @@ async def body_of(
                 body = unzipped(body, most)
             else:
                 body = await asyncio.to_thread(unzipped, body, most)
-            service.reading_bytes += len(body) - size
-            size = len(body)
+            if not reading.take(len(body)):
+                raise _too_many()
         yield body
-    finally:
-        service.reading_bytes -= size
 
 
 def unzipped(body: bytes, most: int) -> bytes:
@@ -170,6 +166,10 @@ def read_lines(body: bytes) -> list[Any]:
 def reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """An answer as JSON."""
     return Response(orjson.dumps(content), status, headers, "application/json")
+
+
+def _too_many() -> Problem:
+    return Problem(429, "overloaded", "too many bodies at once: send again later.", retry_after=1)
 
 
 def _too_large(most: int) -> Problem:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from onlinecde.serving.bodies import read_json
+from onlinecde.serving.bodies import QUICK_BYTES, read_json
 from onlinecde.serving.ingest import Committed
 from onlinecde.serving.models import Alarm as AlarmAnswer
 from onlinecde.serving.models import OutputNames, Prediction
@@ -37,7 +37,8 @@ _MOST_NAMES = 10_000
 class Listener:
     """What waits to be sent on one socket: whole messages, already as JSON, in bounded number."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, client: Client) -> None:
+        self.client = client
         self.streams: set[str] | None = set()
         """Names subscribed to; None: all"""
         self.horizon: float | None = None
@@ -49,6 +50,12 @@ class Listener:
         self._most = most
         self._waiting: deque[bytes] = deque()
         self._some = asyncio.Event()
+
+    def wanted(self, streams: Iterable[str]) -> set[str]:
+        """Those of some streams that it subscribed to and may see."""
+        if self.streams is not None:
+            return self.streams.intersection(streams)
+        return set(filter(self.client.may_touch, streams))
 
     def put(self, message: bytes) -> None:
         """Queue a message; a listener with too many waiting is marked as too slow."""
@@ -73,33 +80,38 @@ class Hub:
     def __init__(self, names: Callable[[float | None], OutputNames]) -> None:
         self.listeners: set[Listener] = set()
         self._names = names
+        self.on_alarms: Callable[[int], None] = lambda newest: None
+        """Hears the number of the newest alarm"""
 
     def publish(self, reason: str, answers: Answers, alarms: tuple[Alarm, ...] = ()) -> None:
         """Send all listeners what they subscribed to; serialised once a horizon for those who want everything."""
         if alarms:
+            self.on_alarms(max(alarm.number for alarm in alarms))
             self.changed([alarm.stream for alarm in alarms])
         whole: dict[float | None, bytes] = {}
         for listener in self.listeners:
             if reason == "tick" and not listener.ticks:
                 continue
-            if listener.streams is None:
+            if listener.streams is None and listener.client.all_streams:
                 if listener.horizon not in whole:
                     whole[listener.horizon] = self._message(
                         reason, answers, alarms, listener.horizon
                     )
                 listener.put(whole[listener.horizon])
-            elif listener.streams:
-                some = answers.of(listener.streams)
-                heard = tuple(one for one in alarms if one.stream in listener.streams)
+            elif listener.streams or listener.streams is None:
+                wanted = listener.wanted(answers.streams)
+                some = answers.of(wanted)
+                heard = tuple(one for one in alarms if listener.wanted((one.stream,)))
                 if len(some) or heard:
                     listener.put(self._message(reason, some, heard, listener.horizon))
 
     def changed(self, streams: Iterable[str]) -> None:
         """Say whose alarms are others now, or who was deleted, to those who asked for it."""
-        message = orjson.dumps({"type": "changed", "streams": sorted(set(streams))})
+        names = sorted(set(streams))
         for listener in self.listeners:
-            if listener.changes:
-                listener.put(message)
+            known = [name for name in names if listener.client.may_touch(name)]
+            if listener.changes and known:
+                listener.put(orjson.dumps({"type": "changed", "streams": known}))
 
     def ticked(self) -> tuple[bool, set[str]]:
         """Whether anyone wants ticks of all streams, and of which streams others do."""
@@ -125,20 +137,19 @@ async def live(socket: WebSocket, service: Service) -> None:
     """Serve one socket until either side ends it."""
     client: Client = socket.state.client
     await socket.accept()
-    if service.open_sockets >= service.settings.limits.sockets:
+    if not service.sockets.take(client.name, 1):
         await socket.close(TOO_MANY, "too many sockets are open")
         return
-    service.open_sockets += 1
     service.metrics.sockets.inc()
     try:
         await _serve(socket, service, client)
     finally:
-        service.open_sockets -= 1
+        service.sockets.give_back(client.name, 1)
         service.metrics.sockets.dec()
 
 
 async def _serve(socket: WebSocket, service: Service, client: Client) -> None:
-    listener = Listener(service.settings.limits.socket_messages)
+    listener = Listener(service.settings.limits.socket_messages, client)
     service.hub.listeners.add(listener)
     tasks = [
         asyncio.create_task(_read(socket, service, client, listener)),
@@ -174,7 +185,9 @@ async def _let_go(socket: WebSocket) -> None:
 
 
 def _revoked(service: Service, client: Client) -> bool:
-    """Whether the client's token was taken back since the socket was opened."""
+    """Whether the client's token was taken back or expired, or its session ended, since the socket was opened."""
+    if client.session is not None:
+        return service.sessions.whose(client.session) is None
     return client.token is not None and client.token not in (service.tokens or ())
 
 
@@ -201,7 +214,10 @@ async def _read(socket: WebSocket, service: Service, client: Client, listener: L
         try:
             if len(body) > limits.body_bytes:
                 raise Problem(413, "body_too_large", f"at most {limits.body_bytes} bytes.")
-            content = read_json(body)
+            if len(body) <= QUICK_BYTES:
+                content = read_json(body)
+            else:
+                content = await asyncio.to_thread(read_json, body)
             asked = isinstance(content, dict)
             if asked and ("subscribe" in content or "unsubscribe" in content):
                 _subscribe(content, client, listener, service)
@@ -214,13 +230,16 @@ async def _read(socket: WebSocket, service: Service, client: Client, listener: L
                         422, "ref_bad", "a `ref` is an integer of 64 bits or a text of at most 200 characters.",
                         field="ref",
                     )  # fmt: skip
-            if "write" not in client.scopes:
-                raise Problem(403, "scope_missing", "this needs a token with the scope 'write'.")
-            sent = service.reader.events_of(content)
+            if "ingest" not in client.scopes:
+                raise Problem(403, "scope_missing", "this needs a token with the scope 'ingest'.")
+            if len(body) <= QUICK_BYTES:
+                sent = service.reader.events_of(content)
+            else:
+                sent = await asyncio.to_thread(service.reader.events_of, content)
             await places.acquire()
             await service.commits.room()
             try:
-                answer = service.commits.enter(sent)
+                answer = service.take(sent, client)
             except BaseException:
                 places.release()
                 raise
@@ -243,7 +262,9 @@ def _receipt(
     if done.cancelled():
         return
     try:
-        content = done.result().as_json(service.engine.channels)
+        content = done.result().as_json(
+            service.engine.channels, full="read" in listener.client.scopes
+        )
         listener.put(orjson.dumps({"type": "receipt", "ref": ref, **content}))
     except Exception as error:
         listener.put(_error(service.problem_of(error, events=True), ref))
@@ -287,6 +308,8 @@ def _subscribe(asked: dict[str, Any], client: Client, listener: Listener, servic
         ):
             raise Problem(422, "subscribe_bad", "`horizon` is a number.", field="horizon")
         _ = service.names_within(horizon)  # refuses one that the model has no answer for
+        for name in () if wanted == "all" else wanted:
+            client.check_stream(name)
         listener.horizon = horizon
         listener.streams = None if wanted == "all" else set(wanted)
         listener.ticks, listener.changes = ticks, changes

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -23,7 +24,9 @@ from onlinecde.streaming import HistoryRow as EngineRow
 from onlinecde.streaming import RowExplanation as EngineExplanation
 
 if TYPE_CHECKING:
+    from onlinecde.serving.jobs import Job as RunningJob
     from onlinecde.serving.overview import Snapshot
+    from onlinecde.serving.webhooks import Webhooks as Deliverer
 
 
 class _Body(BaseModel):
@@ -181,9 +184,9 @@ class Prediction(_Body):
 
 
 class Receipt(_Body):
-    """What became of the events of a request; they are durable."""
+    """What became of the events of a request; they are durable. Without the scope `read`, `sequence` is left out."""
 
-    sequence: int
+    sequence: int | None = None
     events: int
     counts: dict[str, int]
     refusals: list[RefusedEvent]
@@ -313,6 +316,38 @@ class BoardRow(_Body):
             received=overview.received[places].tolist(),
             alarm=[None if one is None else Alarm.of(one, names) for one in alarms],
         )
+
+
+class Job(_Body):
+    """Work that goes on after its request was answered: for events, `result` is the receipt, and nothing is
+    acknowledged before it is there.
+    """
+
+    job: str
+    kind: str
+    state: Literal["running", "done", "failed"]
+    begun: float
+    ended: float | None
+    progress: float | None
+    result: dict[str, Any] | None
+    error: Error | None
+
+    @classmethod
+    def of(cls, job: RunningJob) -> dict[str, Any]:
+        """How far a job is."""
+        progress = None if job.progress is None else job.progress.done / max(1, job.progress.total)
+        return cls.fill(
+            job,
+            job=job.number,
+            progress=1.0 if job.result is not None else progress,
+            error=None if job.problem is None else job.problem.as_json()["error"],
+        )
+
+
+class Jobs(_Body):
+    """Jobs, newest first."""
+
+    jobs: list[Job]
 
 
 class Streams(_Body):
@@ -569,6 +604,60 @@ class About(_Body):
             guarded=guarded,
             **ahead,
         )
+
+
+class GivenUp(_Body):
+    """An alarm that a target has not taken, and why; wall clock in seconds since 1970."""
+
+    number: int
+    attempts: int
+    first: float
+    error: str
+
+
+class Webhook(_Body):
+    """A target of alarms; `waiting` counts those it has not taken yet, `dead` are the newest that were given up."""
+
+    name: str
+    host: str
+    waiting: int
+    failing: list[GivenUp]
+    dead: list[GivenUp]
+
+    @classmethod
+    def of(cls, webhooks: Deliverer, name: str) -> dict[str, Any]:
+        """A target; of its address the host alone, for the rest may be a secret."""
+        state = webhooks.deliveries[name]
+        lists = {
+            kind: [GivenUp.fill(one, number=number) for number, one in sorted(table.items())[-100:]]
+            for kind, table in (("failing", state.failing), ("dead", state.dead))
+        }
+        host = urlsplit(webhooks.targets[name].url).hostname
+        return cls.fill(name=name, host=host, waiting=webhooks.waiting(name), **lists)
+
+
+class Webhooks(_Body):
+    """Where alarms are sent."""
+
+    targets: list[Webhook]
+
+
+class Retried(_Body):
+    """How many alarms are sent again."""
+
+    alarms: int
+
+
+class Reloaded(_Body):
+    """What was wrong with files that were read again; nothing of these changed."""
+
+    wrong: list[str]
+
+
+class AuditLines(_Body):
+    """Who changed what, when, by which request; `what` is "events" for the sum of what a client sent for a while."""
+
+    lines: list[dict[str, Any]]
 
 
 class Health(_Body):

@@ -34,6 +34,14 @@ def open_store(where: str | os.PathLike[str]) -> Store:
     return SQLiteStore(Path(where))
 
 
+def default_audit(store: str) -> Path:
+    """Where the audit log is, if no one says: beside the store."""
+    if store.startswith(POSTGRES):
+        return Path("onlinecde.audit.jsonl")
+    file = Path(store)
+    return file.with_name(f"{file.name}.audit.jsonl")
+
+
 def open_engine(
     model: str | os.PathLike[str],
     store: Store | str | os.PathLike[str] | None,

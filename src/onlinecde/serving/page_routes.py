@@ -13,6 +13,7 @@ from starlette.types import Scope
 
 from onlinecde.serving.api_page import api_page
 from onlinecde.serving.bodies import body_of
+from onlinecde.serving.request_log import REQUEST
 from onlinecde.serving.security import COOKIE
 from onlinecde.serving.service import Service
 from onlinecde.serving.tokens import TokenBook
@@ -23,7 +24,6 @@ _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_YEAR = 365 * 24 * 3600
 _WRONG_HERE = b"<!-- what was wrong -->\n"
 
 
@@ -77,21 +77,26 @@ def add_page(app: FastAPI, service: Service, tokens: TokenBook | None) -> None:
         token = tokens.whose(details)
         if token is None:
             return asked("This token is not known here.", 401)
-        if "read" not in token.scopes:
+        if token.expired:
+            return asked("This token has expired: ask for another.", 401)
+        if "read" not in token.rights:
             return asked(
                 "This token may send events but not look: sign in with one that has the scope read.",
                 403,
             )
+        service.audit.write("signed in", f"token {token.name}", REQUEST.get())
         home = home_of(request)
         home.set_cookie(
-            COOKIE, details, max_age=_YEAR, path="/", httponly=True, samesite="strict",
-            secure=request.url.scheme == "https",
+            COOKIE, service.sessions.open(token), max_age=int(service.sessions.seconds), path="/",
+            httponly=True, samesite="strict", secure=request.url.scheme == "https",
         )  # fmt: skip
         return home
 
     async def logout(request: Request) -> Response:
+        service.sessions.close(request.cookies.get(COOKIE, ""))
         home = Response(status_code=303, headers={"location": "/login"})
-        home.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        for name in (COOKIE, "onlinecde_token"):  # 0.1 kept the token itself in a cookie
+            home.delete_cookie(name, path="/", httponly=True, samesite="strict")
         return home
 
     app.router.routes += [

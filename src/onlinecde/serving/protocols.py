@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import ssl
 from http import HTTPStatus
 from typing import Any
 
@@ -17,7 +18,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from onlinecde.serving.connections import Connections, State
 from onlinecde.serving.live import TRANSPORT
-from onlinecde.serving.problems import Problem
+from onlinecde.serving.problems import Problem, ServingError
+from onlinecde.serving.request_log import note
 from onlinecde.serving.settings import ServeSettings
 
 UNREAD_AFTER_CLOSE = 65_536
@@ -52,8 +54,26 @@ class ServerConfig(uvicorn.Config):
             timeout_graceful_shutdown=10,
             timeout_keep_alive=math.ceil(limits.idle_seconds),
             backlog=512,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
         )
         self.registry = Connections(limits)
+        self._tls_files = settings.tls_cert, settings.tls_key
+
+    def reload_certificate(self) -> None:
+        """Read the certificate and its key again, for connections to come."""
+        certificate, key = self._tls_files
+        if certificate is None:
+            return
+        try:
+            # Tried on another context first: of two files that do not fit, a context would keep the one.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+            assert self.ssl is not None
+            self.ssl.load_cert_chain(certificate, key)
+        except OSError as error:  # ssl.SSLError is one
+            note("certificate not reloaded", logging.ERROR, reason=str(error))
+            raise ServingError(f"the certificate {certificate} cannot be read: {error}.") from error
+        note("certificate reloaded")
 
 
 class HttpConnection(HttpToolsProtocol):

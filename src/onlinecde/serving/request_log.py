@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import secrets
 import sys
 import time
+from contextvars import ContextVar
 from typing import Any
 
 LOGGER = logging.getLogger("onlinecde.serving")
+REQUEST: ContextVar[str | None] = ContextVar("request", default=None)
+"""Id of the request that is being answered: in its log lines, its answer and the audit log"""
+_SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}").fullmatch
+
+
+def request_id(given: str | None) -> str:
+    """The id a client gave its request, if it is a short plain word; else a new one.
+
+    >>> request_id("call-17"), len(request_id("two words"))
+    ('call-17', 16)
+    """
+    return given if given is not None and _SANE_ID(given) else secrets.token_hex(8)
 
 
 class JsonLines(logging.Formatter):
@@ -21,6 +36,8 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "event": _said(record),
         }
+        if (request := REQUEST.get()) is not None:
+            line["request"] = request
         line |= getattr(record, "told", {})
         if record.exc_info and record.exc_info[0] is not None:
             # The message of an unforeseen error may quote what a client sent: only its kind and place.

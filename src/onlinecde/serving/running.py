@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -19,10 +17,10 @@ from starlette.types import ASGIApp
 from onlinecde.serving.connections import raise_file_limit
 from onlinecde.serving.problems import ServingError
 from onlinecde.serving.protocols import ServerConfig
-from onlinecde.serving.request_log import note
+from onlinecde.serving.reloading import Reload
 from onlinecde.serving.settings import ServeSettings
 from onlinecde.serving.starting import StartingApp, freeze
-from onlinecde.serving.tokens import TokenBook
+from onlinecde.serving.systemd import notify, reloading, watchdog
 
 
 def bound(settings: ServeSettings) -> socket.socket:
@@ -41,30 +39,52 @@ def bound(settings: ServeSettings) -> socket.socket:
     return result
 
 
+class _Server(uvicorn.Server):
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        notify("STOPPING=1", "STATUS=stopping")
+        await super().shutdown(sockets)
+
+
 def serve_forever(
     app: ASGIApp | StartingApp,
     settings: ServeSettings,
     listening: socket.socket,
     *,
-    reload: Callable[[], None] = lambda: None,
+    reload: Reload | None = None,
 ) -> None:
     """Serve on a `bound` socket until SIGINT or SIGTERM; then commit what was taken, close the store and return.
 
-    reload: called at SIGHUP. Raises what a `StartingApp` failed with.
+    reload: called at SIGHUP, after which the certificate is read again, too. Raises what a `StartingApp` failed with.
     """
     # The engine's thread and the loop share one interpreter: neither waits 5 ms for the other.
     sys.setswitchinterval(0.001)
     raise_file_limit(settings.limits)
-    server = uvicorn.Server(ServerConfig(app, settings))
+    config = ServerConfig(app, settings)
+    server = _Server(config)
+    reload = reload or Reload()
+    reload.steps.append(config.reload_certificate)
     if isinstance(app, StartingApp):
         app.stop = lambda: setattr(server, "should_exit", True)
+        app.on_progress = lambda share: notify(
+            f"STATUS=rebuilding, {share:.0%} done", "EXTEND_TIMEOUT_USEC=60000000"
+        )
+        app.on_ready = lambda: notify("READY=1", "STATUS=serving")
     else:
         freeze()
 
+    def read_again() -> None:
+        reloading()
+        reload()
+        notify("READY=1")
+
     async def serve() -> None:
         if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
-        await server.serve(sockets=[listening])
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, read_again)
+        alive = asyncio.create_task(watchdog())
+        try:
+            await server.serve(sockets=[listening])
+        finally:
+            alive.cancel()
 
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(serve())
@@ -97,27 +117,14 @@ def in_background(app: ASGIApp, settings: ServeSettings) -> Iterator[str]:
             thread.join(0.01)
         if not server.started:
             raise failed[0] if failed else ServingError("the server did not start: see the log.")
-        yield f"http://{settings.host}:{port}"
+        yield f"{settings.scheme}://{settings.host}:{port}"
     finally:
         server.should_exit = True
         thread.join(30)
         listening.close()
 
 
-def reload_tokens(book: TokenBook | None, file: Path | None) -> None:
-    """Read the tokens anew; where that fails, those known stay."""
-    if book is None or file is None:
-        note("no tokens to reload")
-        return
-    try:
-        book.reload(file)
-    except ServingError as error:
-        note("tokens not reloaded", logging.ERROR, reason=str(error))
-    else:
-        note("tokens reloaded", tokens=len(book))
-
-
 def shown_address(settings: ServeSettings) -> str:
     """Where a browser finds it."""
     host: Any = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}/"
+    return f"{settings.scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}/"

@@ -1,10 +1,12 @@
 """Security: who is asking, from where, how often, and may they. Pure ASGI, before any route.
 
-Every route is closed unless `OPEN` lists it. Scopes: `read` for what only looks, `write` for the rest.
+Every route is closed unless `OPEN` lists it. What only looks needs `read`, what changes something the scope of its
+kind, and what is not listed here `admin`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,8 +14,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_network
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import orjson
 from fastapi import FastAPI
@@ -23,15 +26,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from onlinecde.serving.audit_log import AuditLog
 from onlinecde.serving.problems import Problem
-from onlinecde.serving.request_log import LOGGER, note
+from onlinecde.serving.request_log import LOGGER, REQUEST, note, request_id
+from onlinecde.serving.sessions import Sessions
 from onlinecde.serving.settings import ServeSettings
 from onlinecde.serving.tokens import SCOPES, Token, TokenBook
 
-COOKIE = "onlinecde_token"
+COOKIE = "onlinecde_session"
 OPEN = frozenset(("/healthz", "/readyz", "/login", "/assets/login.css", "/assets/icon.svg"))
 """What anyone may see: that it runs, whether it is ready, and the form to log in"""
 _SAFE = ("GET", "HEAD", "OPTIONS")
+_STREAM, _JOB = "/v1/streams/", "/v1/jobs/"
+_FILTERED = frozenset(
+    ("/", "/docs", "/openapi.json", "/logout", "/v1/model", "/v1/streams", "/v1/alarms", "/v1/events", "/v1/live")
+)  # fmt: skip
+"""What a token of some streams alone may ask for, beside those, its alarms and the page's files"""
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -96,6 +106,26 @@ class Client:
     """of the token, or the address where there are no tokens: what a rate is counted by"""
     scopes: frozenset[str]
     token: Token | None = None
+    session: str | None = None
+    """Name of the session that it came in by"""
+
+    @property
+    def all_streams(self) -> bool:
+        """Whether there is no stream that is not its business."""
+        return self.token is None or not self.token.streams
+
+    def may_touch(self, stream: object) -> bool:
+        """Whether a stream is its business; what is no name is left to the engine to refuse."""
+        if self.token is None or not self.token.streams:
+            return True
+        return not isinstance(stream, str) or stream.startswith(self.token.streams)
+
+    def check_stream(self, stream: object) -> None:
+        """Refuse a stream that is not its business, be there one of that name or not."""
+        if not self.may_touch(stream):
+            raise Problem(
+                403, "stream_forbidden", "this token is for other streams: see the file of tokens.", field="stream"
+            )  # fmt: skip
 
 
 class Access:
@@ -107,14 +137,20 @@ class Access:
         *,
         settings: ServeSettings,
         tokens: TokenBook | None,
+        sessions: Sessions,
+        audit: AuditLog,
         rates: Rates,
         requests: Counter,
+        errors: Counter,
         shortcuts: Mapping[tuple[str, str], Endpoint] | None = None,
     ) -> None:
         self.app, self.settings, self.tokens = app, settings, tokens
         self._hosts = settings.hosts()
-        self._rates = rates
-        self._requests = requests
+        self._rates, self._sessions, self._audit = rates, sessions, audit
+        limits = settings.limits
+        self._knocks = Rates(limits.knocks_per_second, limits.knock_burst)
+        """Answers to who has no token, or signs in, by address"""
+        self._requests, self._errors = requests, errors
         # Choosing a route costs more than one small micro-batch does: the busiest are found at once.
         self._shortcuts = dict(shortcuts or {})
 
@@ -129,17 +165,26 @@ class Access:
             return
         began, status = time.perf_counter(), [0]
         _keep_names_whole(scope)
+        headers = Headers(scope=scope)
+        request = request_id(headers.get("x-request-id"))
+        REQUEST.set(request)
+        marked = [*_ALWAYS, (b"x-request-id", request.encode())]
+        client: Client | None = None
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 status[0] = message["status"]
                 given = {name for name, _ in message["headers"]}
-                added = [pair for pair in _ALWAYS if pair[0] not in given]
+                added = [pair for pair in marked if pair[0] not in given]
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
         try:
-            scope["state"] = {**scope.get("state", {}), "client": self._enter(scope)}
+            client = self._enter(scope, headers)
+            scope["state"] = {**scope.get("state", {}), "client": client}
+            changes = _is_change(scope)
+            if changes:
+                self._audit.write(_change(scope), client.name, request)
         except Problem as problem:
             await refuse(problem, scope, receive, answer)
             if not status[0]:
@@ -157,13 +202,17 @@ class Access:
                 if scope["type"] == "http" and not status[0]:
                     problem = Problem(500, "failed", "something went wrong; it was logged.")
                     await refuse(problem, scope, receive, answer)
+            if changes:
+                with contextlib.suppress(Problem):  # it was logged
+                    self._audit.write(_change(scope), client.name, request, status=status[0])
         route, spent = _route(scope), time.perf_counter() - began
         self._requests.labels(route, status[0]).inc()
+        if (code := scope.get("state", {}).get("problem")) is not None:
+            self._errors.labels(code, status[0]).inc()
         if self.settings.log_requests or status[0] >= 500:
             note("request", route=route, status=status[0], ms=round(1000 * spent, 2))
 
-    def _enter(self, scope: Scope) -> Client:
-        headers = Headers(scope=scope)
+    def _enter(self, scope: Scope, headers: Headers) -> Client:
         self._check_host(headers)
         method = scope.get("method", "GET")
         cookie = _cookie(headers)
@@ -172,30 +221,52 @@ class Access:
         if browser_asks:
             by_cookie = self.tokens is not None and bearer is None and cookie is not None
             self._check_origin(headers, by_cookie=by_cookie)
-        if scope["path"] in OPEN:
+        path = scope["path"]
+        if path in OPEN:
+            if path == "/login" and method not in _SAFE:
+                self._knock(scope)
             return Client(f"address {_address(scope)}", frozenset())
-        client = self._whose(bearer if bearer is not None else cookie, scope)
+        client = self._whose(bearer, cookie, scope)
         wait = self._rates.wait(client.name)
         if wait:
             raise Problem(429, "too_often", "too many requests: slow down.", retry_after=wait)
         if scope["type"] == "http":
-            need = "read" if method in _SAFE else "write"
-            if scope["path"] != "/logout" and need not in client.scopes:
+            need = _needed_scope(method, path)
+            if need is not None and need not in client.scopes:
                 raise Problem(403, "scope_missing", f"this needs a token with the scope {need!r}.")
+        if not client.all_streams:
+            if path.startswith(_STREAM):
+                client.check_stream(_stream_of(path))
+            elif not (path in _FILTERED or path.startswith(("/assets/", "/v1/alarms/", _JOB))):
+                raise Problem(403, "stream_forbidden", "this needs a token for all streams.")
         return client
 
-    def _whose(self, text: str | None, scope: Scope) -> Client:
+    def _whose(self, bearer: str | None, cookie: str | None, scope: Scope) -> Client:
         if self.tokens is None:
             return Client(f"address {_address(scope)}", frozenset(SCOPES))
-        if text is None:
+        if bearer is None and cookie is None:
+            self._knock(scope)
             raise Problem(401, "token_missing", "send `Authorization: Bearer <token>`.")
-        token = self.tokens.whose(text)
-        if token is None:
-            # Guessing is hopeless at 256 bits, but need not be free.
-            if self._rates.wait(f"guess {_address(scope)}"):
-                raise Problem(429, "too_often", "too many requests: slow down.", retry_after=1)
+        token = (
+            self.tokens.whose(bearer) if bearer is not None else self._sessions.whose(cookie or "")
+        )
+        if token is None or token.expired:
+            self._knock(scope)
+            if token is not None:
+                raise Problem(401, "token_expired", "this token has expired: ask for another.")
+            if bearer is None:
+                raise Problem(401, "session_over", "this session is over: sign in again.")
             raise Problem(401, "token_wrong", "this token is not known here.")
-        return Client(f"token {token.name}", token.scopes, token)
+        session = cookie if bearer is None else None
+        return Client(f"token {token.name}", token.rights, token, session)
+
+    def _knock(self, scope: Scope) -> None:
+        """Count an answer to who has no token yet; whoever knocks too often is let wait."""
+        wait = self._knocks.wait(_network(_address(scope)))
+        if wait:
+            raise Problem(
+                429, "too_often", "too many requests without a token: slow down.", retry_after=wait
+            )
 
     def _check_host(self, headers: Headers) -> None:
         if self._hosts is None:
@@ -231,6 +302,7 @@ async def _directly(endpoint: Endpoint, scope: Scope, receive: Receive, send: Se
 
 async def refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer with a problem: JSON, or the way to the login form for a browser that asked for a page."""
+    scope.setdefault("state", {})["problem"] = problem.code
     if scope["type"] == "websocket":
         code = {401: 4401, 403: 4403, 429: 4429, 503: 4503}.get(problem.status, 4400)
         # Accepted and closed at once: a browser is never told why a handshake failed.
@@ -291,6 +363,50 @@ def _cookie(headers: Headers) -> str | None:
 def _address(scope: Scope) -> str:
     client: Any = scope.get("client")
     return client[0] if client else "unknown"
+
+
+def _network(address: str) -> str:
+    """What an address is counted by: whoever has one of IPv6 has the 64 bits behind it, too."""
+    if ":" not in address:
+        return address
+    try:
+        return str(ip_network(f"{address.partition('%')[0]}/64", strict=False))
+    except ValueError:
+        return address
+
+
+def _needed_scope(method: str, path: str) -> str | None:
+    if path == "/logout" or (path.startswith(_JOB) and method in _SAFE):
+        return None  # of a job its owner may hear, whatever else it may
+    if method in _SAFE:
+        return "admin" if path.startswith("/v1/admin/") else "read"
+    if method == "DELETE" and path.startswith(_STREAM):
+        return "delete"
+    if path.startswith("/v1/alarms/"):
+        return "acknowledge"
+    if path == "/v1/events" or path.startswith(_STREAM):
+        return "ingest"
+    return "admin"
+
+
+def _stream_of(path: str) -> str:
+    """The name of the stream in a path, as routes read it."""
+    quoted = path[len(_STREAM) :].partition("/")[0]
+    try:
+        return unquote(quoted, errors="strict")
+    except UnicodeDecodeError as error:
+        raise Problem(400, "utf8_bad", "the name is not UTF-8.", field="stream") from error
+
+
+def _is_change(scope: Scope) -> bool:
+    """Whether a request changes something other than by events, of which the audit log has sums."""
+    return (
+        scope["type"] == "http" and scope["method"] not in _SAFE and scope["path"] != "/v1/events"
+    )
+
+
+def _change(scope: Scope) -> str:
+    return f"{scope['method']} {unquote(scope['path'], errors='replace')[:400]}"
 
 
 def _route(scope: Scope) -> str:

@@ -9,22 +9,29 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from onlinecde.serving.event_formats import EventReader
+from onlinecde.serving.audit_log import SUMMARY_SECONDS, AuditLog
+from onlinecde.serving.event_formats import EventReader, Sent
 from onlinecde.serving.ingest import Committed, GroupCommit
+from onlinecde.serving.jobs import Job, Jobs
 from onlinecde.serving.live import Hub
 from onlinecde.serving.metrics import Metrics
+from onlinecde.serving.models import Alarm as AlarmAnswer
 from onlinecde.serving.models import OutputNames
 from onlinecde.serving.overview import Board
 from onlinecde.serving.problems import Problem
 from onlinecde.serving.readiness import Readiness
-from onlinecde.serving.request_log import LOGGER, note
-from onlinecde.serving.security import Rates
+from onlinecde.serving.reloading import Reload
+from onlinecde.serving.request_log import LOGGER, REQUEST, note
+from onlinecde.serving.security import Client, Rates
+from onlinecde.serving.sessions import Sessions
 from onlinecde.serving.settings import ServeSettings
+from onlinecde.serving.shares import Shares
 from onlinecde.serving.tokens import TokenBook
+from onlinecde.serving.webhooks import Webhooks
 from onlinecde.streaming import (
     Answers,
     CodecError,
@@ -35,6 +42,7 @@ from onlinecde.streaming import (
     StreamingError,
     UnknownStream,
 )
+from onlinecde.streaming.pieces import Progress
 from onlinecde.streaming.pipeline.validate import is_name
 from onlinecde.streaming.stream_clock import StreamClock
 
@@ -63,7 +71,11 @@ class Service:
     """One engine, served. All work on the engine is done by one thread, in order."""
 
     def __init__(
-        self, engine: Engine, settings: ServeSettings, tokens: TokenBook | None = None
+        self,
+        engine: Engine,
+        settings: ServeSettings,
+        tokens: TokenBook | None = None,
+        reload: Reload | None = None,
     ) -> None:
         self.engine, self.settings, self.tokens = engine, settings, tokens
         # Static features of a model that has no schema are put in order by their names.
@@ -80,31 +92,53 @@ class Service:
         )
         self.names = names if engine.bins is None else replace(names, risks=engine.risks)
         self.hub = Hub(self.names_within)
+        self.sessions = Sessions(tokens, seconds=settings.session_seconds)
+        self.audit = AuditLog(settings.audit)
+        self.reload = reload or Reload()
+        self.reload.steps.append(self.audit.reopen)
         self.rates = Rates(settings.limits.requests_per_second, settings.limits.burst)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
-        self.metrics = Metrics(engine, lambda: self.commits.queued)
+        limits = settings.limits
+        fair = lambda: tokens is not None and len(tokens) > 1  # noqa: E731
+        self.bodies = Shares(limits.bodies_bytes, fair=fair)
+        """Bytes of bodies being read now"""
+        self.sockets = Shares(limits.sockets, fair=fair)
+        queue = Shares(limits.queued_events, fair=fair)
+        self.metrics = Metrics(engine, queue, self.sessions)
         self.commits = GroupCommit(
             engine,
             self._executor,
-            queued_events=settings.limits.queued_events,
+            queue=queue,
             batch_events=settings.limits.batch_events,
             metrics=self.metrics,
             hub=self.hub,
+            in_pieces=self.do_in_pieces,
+            job_seconds=settings.limits.job_seconds,
         )
         self.board = Board(
-            engine, self.do, self.clock, output=engine.watched_output, most_age=0.9 * settings.tick
+            engine,
+            self.do,
+            self.do_in_pieces,
+            self.clock,
+            output=engine.watched_output,
+            most_age=0.9 * settings.tick,
         )
+        self.webhooks = Webhooks(
+            engine, settings.webhooks, self.do, lambda alarm: AlarmAnswer.of(alarm, self.names)
+        )
+        self.metrics.add_webhooks(self.webhooks)
+        self.hub.on_alarms = self.webhooks.alarmed
         self.readiness = Readiness(self._store_problem)
+        self._looking: asyncio.Future[None] | None = None
         self._long_work = asyncio.Lock()
-        self.open_sockets = 0
-        self.reading_bytes = 0
-        """Bytes of bodies being read now"""
+        self.jobs = Jobs(self.problem_of)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begin to take events and to tick."""
+        await self.webhooks.start()
         self.commits.start()
-        every = [self._tick(), self._keep_house()]
+        every = [self._tick(), self._keep_house(), self._sum_up_audit(), self.commits.rework()]
         if (seconds := self.settings.looks_every(self.engine.policy)) is not None:
             every.append(self._look(seconds))
         self._tasks = [asyncio.create_task(one) for one in every]
@@ -115,10 +149,47 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.jobs.close()
         await self.commits.close()
+        await self.webhooks.close()
         await asyncio.get_running_loop().run_in_executor(self._executor, self.engine.close)
         self._executor.shutdown()
+        self.audit.close()
         note("stopped")
+
+    def take(self, sent: Sent, client: Client, *, as_job: bool = False) -> asyncio.Future[Any]:
+        """Queue events of a client, if all are of streams that are its business; the future holds what became of them.
+
+        as_job: the future may hold a `Job` instead, where that is long work.
+        """
+        if not client.all_streams:
+            for stream in sent.batch.streams:
+                client.check_stream(stream)
+        audit = partial(self._audit_events, client.name, REQUEST.get())
+
+        def begin_job(answer: asyncio.Future[Committed]) -> Job:
+            async def work(job: Job) -> dict[str, Any]:
+                done = await asyncio.shield(answer)
+                return done.as_json(self.engine.channels, full="read" in client.scopes)
+
+            answer.add_done_callback(audit)
+            return self.jobs.begin("events", client.name, work)
+
+        answer = self.commits.enter(sent, client.name, begin_job if as_job else None)
+        answer.add_done_callback(audit)
+        return answer
+
+    def _audit_events(self, who: str, request: str | None, answer: asyncio.Future[Any]) -> None:
+        if self.audit.file is None or answer.cancelled() or answer.exception() is not None:
+            return
+        if isinstance(done := answer.result(), Committed):
+            self.audit.sent(who, request, done.counts, done.receipts.sequence)
+
+    async def _sum_up_audit(self) -> None:
+        while True:
+            await asyncio.sleep(SUMMARY_SECONDS)
+            with contextlib.suppress(Problem):  # it was logged
+                self.audit.summarise()
 
     async def do(self, work: Callable[[], Result]) -> Result:
         """Work on the engine, in its thread; its errors become problems."""
@@ -127,19 +198,32 @@ class Service:
         except StreamingError as error:
             raise self.problem_of(error) from error
 
-    async def do_in_pieces(
-        self, pieces: Iterator[Result | None], gone: Callable[[], Awaitable[bool]]
-    ) -> Result:
-        """Long work on the engine: one piece of all such work at a time, so that an event waits for one.
+    async def metrics_text(self) -> bytes:
+        """For Prometheus; where the engine is at work for longer than a moment, of it what it said before."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self.do(self.metrics.look))
+            self._looking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait([self._looking], timeout=1.0)
+        return self.metrics.text()
 
-        It ends where whoever asked is gone.
+    async def do_in_pieces(
+        self,
+        pieces: Iterator[Result | Progress | None],
+        gone: Callable[[], Awaitable[bool]] | None = None,
+        heard: Callable[[Progress], None] = lambda progress: None,
+    ) -> Result:
+        """Long work on the engine (`streaming.pieces`): one piece of all such work at a time; an event waits for one.
+
+        It ends where whoever asked is `gone`; its progress is `heard`.
         """
         while True:
             async with self._long_work:
-                if await gone():
+                if gone is not None and await gone():
                     raise Problem(499, "client_gone", "whoever asked is gone.")
                 result = await self.do(lambda: next(pieces))
-            if result is not None:
+            if isinstance(result, Progress):
+                heard(result)
+            elif result is not None:
                 return result
 
     def names_within(self, horizon: float | None) -> OutputNames:

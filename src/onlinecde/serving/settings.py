@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onlinecde.series import TIME_UNITS
@@ -11,6 +12,7 @@ from onlinecde.serving.problems import ServingError
 
 if TYPE_CHECKING:
     from onlinecde.models import AlarmPolicy
+    from onlinecde.serving.webhooks import Target
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -31,6 +33,9 @@ class Limits:
     requests_per_second: float = 2_000.0
     """For each token, or each address where there are no tokens; messages on sockets count too"""
     burst: int = 4_000
+    knocks_per_second: float = 2.0
+    """Answers to requests without a token that is known, and to signing in, for each address"""
+    knock_burst: int = 60
     sockets: int = 256
     socket_messages: int = 64
     """Frames that may wait for a slow client before it is let go"""
@@ -39,6 +44,8 @@ class Limits:
     listed_streams: int = 1_000
     history_rows: int = 5_000
     curve_points: int = 2_000
+    job_seconds: float = 2.0
+    """After so long, events that need long work are answered 202 with a job; their receipt is the job's result"""
     body_seconds: float = 30.0
     """How long a client may take to send a body"""
     header_bytes: int = 32 * 1024
@@ -94,6 +101,17 @@ class ServeSettings:
     housekeeping: float = 60.0
     """Seconds between two rounds of deleting and evicting"""
     log_requests: bool = False
+    audit: Path | None = None
+    """File of the audit log; None: there is none"""
+    webhooks: tuple[Target, ...] = ()
+    """Where alarms are sent"""
+    session_seconds: float = 12 * 3600.0
+    """How long a browser stays signed in"""
+    tls_cert: Path | None = None
+    """Certificate chain as PEM; with it, everything is HTTPS"""
+    tls_key: Path | None = None
+    insecure_http: bool = False
+    """Whether others than this machine may be answered without TLS"""
     forwarded_by: str | None = None
     """Addresses of reverse proxies whose X-Forwarded-For and -Proto are believed"""
     limits: Limits = field(default_factory=Limits)
@@ -104,10 +122,19 @@ class ServeSettings:
                 f"the unit of time is {self.time_unit!r}: give one of {', '.join(TIME_UNITS)}, so that the "
                 "clock knows how fast the streams' time passes."
             )
-        for name in ("clock_speed", "tick", "look_every", "silent_after", "housekeeping"):
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ServingError("TLS needs both: give --tls-cert FILE and --tls-key FILE.")
+        for name in (
+            "clock_speed", "tick", "look_every", "silent_after", "housekeeping", "session_seconds",
+        ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and not (isfinite(value) and value > 0):
                 raise ServingError(f"{name} is {value!r}: give a number above 0.")
+
+    @property
+    def scheme(self) -> str:
+        """How its addresses begin."""
+        return "http" if self.tls_cert is None else "https"
 
     @property
     def units_per_second(self) -> float:

@@ -44,6 +44,10 @@ class CodecError(StreamingError):
     code = "state_unreadable"
 
 
+class StoreDamaged(CodecError):  # noqa: N818
+    """A record of a store that is not as it was written; the message names its stream."""
+
+
 class ModelMismatch(StreamingError):  # noqa: N818
     """A state or a store that belongs to another model."""
 

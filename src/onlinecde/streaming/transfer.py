@@ -79,7 +79,7 @@ def pack(store: Store, stream: StreamRecord, state: StateRecord, since: float) -
         *(one.body for one in checkpoints),
         struct.pack(f"<{len(revised)}d", *(one.time for one in revised)),
         *(one.outputs for one in revised),
-        *(part for row in rows for part in _row((row.time, *row[3:]))),
+        *(part for row in rows for part in _row((row.time, *row[3:6]))),
     )
 
 
@@ -242,7 +242,11 @@ def put_past(commit: Commit, number: int, parcel: Parcel) -> None:
     """Add the rows of a parcel and the states before them to a commit."""
     sequence = commit.sequence
     commit.checkpoints += [(number, *one) for one in parcel.checkpoints]
-    commit.rows += [(number, time, sequence, *row) for time, *row in parcel.rows]
+    before = [parcel.outline.floor, *(row[0] for row in parcel.rows)]
+    commit.rows += [
+        (number, time, sequence, *row, earlier)
+        for (time, *row), earlier in zip(parcel.rows, before, strict=False)
+    ]
     commit.revised += [(number, time, sequence, outputs) for time, outputs in parcel.revised]
 
 

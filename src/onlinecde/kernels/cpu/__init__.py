@@ -4,17 +4,17 @@ Numpy arrays in and out: `pack_field`, a `tableau` and a path, then `forward` an
 `advance` (one row, now) or `contributions` (what each channel added).
 """
 
+from onlinecde.kernels.cpu.first_use import ready
+from onlinecde.kernels.cpu.inputs import PathArrays, Tableau
 from onlinecde.kernels.cpu.live import advance, advance_time
 from onlinecde.kernels.cpu.packing import (
     FieldGradient,
     PackedField,
-    PathArrays,
     dense,
     pack_field,
     rectilinear,
 )
 from onlinecde.kernels.cpu.solve import PathGradient, backward, contributions, forward, tableau
-from onlinecde.kernels.cpu.step import Tableau
 
 __all__ = [
     "FieldGradient",
@@ -29,6 +29,7 @@ __all__ = [
     "dense",
     "forward",
     "pack_field",
+    "ready",
     "rectilinear",
     "tableau",
 ]

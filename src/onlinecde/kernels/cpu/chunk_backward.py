@@ -8,8 +8,8 @@ from onlinecde.kernels.cpu.chunk_forward import list_piece, list_step, put_rows,
 from onlinecde.kernels.cpu.compiled import borrow, keep_alive, kernel, part
 from onlinecde.kernels.cpu.elementwise import clear_row, copy_row
 from onlinecde.kernels.cpu.moves import is_time_leg, most_entries, new_moves, steps_on
-from onlinecde.kernels.cpu.step import new_stages, step
-from onlinecde.kernels.cpu.step_back import new_pull, step_back
+from onlinecde.kernels.cpu.step import new_stages, take_step
+from onlinecde.kernels.cpu.step_back import new_pull, take_step_back
 
 
 class Gradients(NamedTuple):
@@ -40,7 +40,7 @@ def _put_slopes(path, piece, chunk, moves, slope, gradients):
 
 
 @kernel
-def backward_chunk(packed, method, whole_path, steps, z, gz, chunk, weights, gradients):
+def backward_chunk(packed, method, whole_path, lists, steps, z, gz, chunk, weights, gradients):
     """Gradients for the streams of one chunk, given those of z (knot, stream, hidden).
 
     `weights` is added to; `gradients` must begin as zeros.
@@ -75,14 +75,14 @@ def backward_chunk(packed, method, whole_path, steps, z, gz, chunk, weights, gra
         for n in range(active):
             for i in range(tall):
                 tape[0, n * tall + i] = z[piece, first + n * stride, i] if i < hidden else 0
-        rows = list_piece(path, piece, chunk, active, moves)
+        rows = list_piece(lists, path, piece, chunk, active, moves)
         last = steps_on(path, piece, steps, chunk, active) - 1
         # up the steps of the piece to have the state before each, then down again with the gradient
         for turn in range(2 * last + 1):
             number = turn if turn < last else 2 * last - turn
             rows = list_step(path, piece, number, steps, chunk, active, moves, rows)
             take_rows(moves, rows, tape[number], stages.z, tall)
-            step(field, tableau, path.drive, piece, chunk, moves, rows, stages)
+            take_step(field.step, field, tableau, path.drive, piece, chunk, moves, rows, stages)
             if turn < last:
                 copy_row(
                     tape, number * count * tall, tape, (number + 1) * count * tall, active * tall
@@ -90,7 +90,9 @@ def backward_chunk(packed, method, whole_path, steps, z, gz, chunk, weights, gra
                 put_rows(moves, rows, stages.z, tape[number + 1], tall)
             else:
                 take_rows(moves, rows, g, pull.z, tall)
-                step_back(field, tableau, piece, chunk, moves, rows, stages, pull, gradients.drive)
+                take_step_back(
+                    field.step_back, field, tableau, piece, chunk, moves, rows, stages, pull, gradients.drive
+                )  # fmt: skip
                 put_rows(moves, rows, pull.z, g, tall)
                 if pull.slope.shape[1] > 0:
                     _put_slopes(path, piece, chunk, moves, pull.slope, gradients)

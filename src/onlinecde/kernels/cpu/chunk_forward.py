@@ -12,7 +12,7 @@ from onlinecde.kernels.cpu.moves import (
     set_step,
     steps_on,
 )
-from onlinecde.kernels.cpu.step import new_stages, step
+from onlinecde.kernels.cpu.step import new_stages, take_step
 
 
 @part
@@ -39,9 +39,11 @@ def list_step(path, piece, number, steps, chunk, active, moves, rows):
 
 
 @part
-def list_piece(path, piece, chunk, active, moves):
-    """Fill `moves` as far as it is the same for all steps of a piece."""
-    return 0 if is_time_leg(path, piece) else list_channels(path, piece, chunk, active, moves)
+def list_piece(lists, path, piece, chunk, active, moves):
+    """Fill `moves` as far as it is the same for all steps of a piece; `lists`: the address of `channel_lists`."""
+    if is_time_leg(path, piece):
+        return 0
+    return list_channels(lists, path, piece, chunk, active, moves)
 
 
 @part
@@ -62,7 +64,7 @@ def _add_parts(tall, tableau, path, piece, chunk, moves, stages, projection, par
 
 
 @kernel
-def forward_chunk(packed, method, whole_path, steps, z, chunk, projection, parts):
+def forward_chunk(packed, method, whole_path, lists, steps, z, chunk, projection, parts):
     """Fill z (knot, stream, hidden) from z[0] for the streams of one chunk.
 
     With a projection (output, tall) also fill parts (piece, stream, channel, output), which must begin as zeros.
@@ -84,11 +86,11 @@ def forward_chunk(packed, method, whole_path, steps, z, chunk, projection, parts
     for piece in range(z.shape[0] - 1):
         while active > 0 and path.pieces[first + (active - 1) * stride] <= piece:
             active -= 1
-        rows = list_piece(path, piece, chunk, active, moves)
+        rows = list_piece(lists, path, piece, chunk, active, moves)
         for number in range(steps_on(path, piece, steps, chunk, active)):
             rows = list_step(path, piece, number, steps, chunk, active, moves, rows)
             take_rows(moves, rows, state, stages.z, tall)
-            step(field, tableau, path.drive, piece, chunk, moves, rows, stages)
+            take_step(field.step, field, tableau, path.drive, piece, chunk, moves, rows, stages)
             put_rows(moves, rows, stages.z, state, tall)
             if parts.size > 0:
                 _add_parts(tall, tableau, path, piece, chunk, moves, stages, projection, parts)

@@ -6,6 +6,8 @@ import numpy as np
 
 from onlinecde.kernels.cpu.chunk_forward import put_rows, take_rows
 from onlinecde.kernels.cpu.compiled import borrow, keep_alive, kernel, part
+from onlinecde.kernels.cpu.first_use import ready
+from onlinecde.kernels.cpu.inputs import Tableau
 from onlinecde.kernels.cpu.moves import (
     Chunk,
     add_time_row,
@@ -16,7 +18,7 @@ from onlinecde.kernels.cpu.moves import (
 )
 from onlinecde.kernels.cpu.packing import PackedField
 from onlinecde.kernels.cpu.solve import CHUNK, run_each
-from onlinecde.kernels.cpu.step import Tableau, new_stages, step
+from onlinecde.kernels.cpu.step import new_stages, take_step
 
 
 @part
@@ -94,7 +96,7 @@ def _advance_chunk(
             else:
                 set_step(moves, rows, number, steps)
             take_rows(moves, rows, state, stages.z, tall)
-            step(field, tableau, drive, leg, chunk, moves, rows, stages)
+            take_step(field.step, field, tableau, drive, leg, chunk, moves, rows, stages)
             put_rows(moves, rows, stages.z, state, tall)
         out = middle if leg == 0 else new
         for n in range(count):
@@ -139,6 +141,7 @@ def advance_time(
 
 def _advance(field, method, z, dt, pointer, channel, dx, time_steps, drive, steps, threads):
     dtype = field.dtype
+    ready("live", dtype)
     contiguous = np.ascontiguousarray
     z, dt, dx = contiguous(z, dtype), contiguous(dt, dtype), contiguous(dx, dtype)
     pointer, channel = contiguous(pointer, np.int64), contiguous(channel, np.int64)

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onlinecde.kernels.cpu.compiled import part
+from onlinecde.kernels.cpu.compiled import calling, instruction, part, read, shared
 from onlinecde.kernels.cpu.elementwise import fma
+from onlinecde.kernels.cpu.inputs import path_like
 
 
 class Chunk(NamedTuple):
@@ -54,6 +55,12 @@ def new_moves(streams, entries, channels, degree, like):
         np.empty((degree + 1, entries + 1), like.dtype),
         np.empty(streams, np.int64),
     )
+
+
+def moves_like(dtype) -> Moves:
+    """Moves of the types that `new_moves` gives."""
+    whole, real = np.empty(0, np.int64), np.empty(0, dtype)
+    return Moves(whole, real, real, whole, whole, whole, np.empty((0, 0), dtype), whole)
 
 
 @part
@@ -112,9 +119,11 @@ def end_time_leg(moves, count):
     moves.moved[0], moves.moved[1] = 0 if count > 0 else -1, -1
 
 
-@part
-def list_channels(path, piece, chunk, active, moves):
+@shared(lambda dtype: (path_like(dtype), 0, Chunk(0, 0, 0), 0, moves_like(dtype)))
+def channel_lists(path_at, piece_at, chunk_at, active_at, moves_at):
     """Fill `moves` for a value leg or a dense piece: the streams with a moved channel, and what moves them."""
+    path, piece, chunk = read(path_at), read(piece_at), read(chunk_at)
+    active, moves = read(active_at), read(moves_at)
     at = piece // 2 if path.rectilinear else piece
     skip = 1 if path.rectilinear else 0  # a value leg does not move channel 0
     first, stride = chunk.first, chunk.stride
@@ -152,6 +161,12 @@ def list_channels(path, piece, chunk, active, moves):
     pointer[channels + skip] = entry
     find_moved(moves)
     return count
+
+
+@instruction
+def list_channels(typingctx, address, path, piece, chunk, active, moves):
+    """Call `channel_lists` by its address."""
+    return calling(channel_lists, address, (path, piece, chunk, active, moves))
 
 
 @part

@@ -154,3 +154,13 @@ def empty_plan(streams: int, channels: int, counts: bool, dtype: np.dtype) -> Pl
         np.empty(streams * wide, np.int64),
         np.empty(streams * wide, dtype),
     )  # fmt: skip
+
+
+def observe_once(dtype: np.dtype) -> None:
+    """Plan one made observation, with the types that all of them have."""
+    rows = np.ones((1, 1), dtype)
+    one = rows[0, 0]
+    scaling = Scaling(0.0, 1.0, rows[0], rows[0], one, one, True, True, one, 1.0)
+    held = Held(np.zeros(1), rows, rows, np.ones((1, 1), np.bool_), rows, np.zeros(1))
+    plan_observation(np.ones(1), rows, np.zeros(1), held, empty_plan(1, 1, True, dtype), scaling)
+    scale_times(np.ones((2, 1)), scaling)

@@ -12,81 +12,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onlinecde.kernels.cpu.compiled import kernel
 from onlinecde.kernels.cpu.elementwise import code_of
-from onlinecde.kernels.cpu.products import entry_points
+from onlinecde.kernels.cpu.first_use import ready
+from onlinecde.kernels.cpu.inputs import Field, PathArrays
+from onlinecde.kernels.cpu.products import product_address
+from onlinecde.kernels.cpu.step import step
 from onlinecde.kernels.cpu.tiles import TILE_VECTORS, VECTOR_BYTES
 
 FINALS = {"identity": 0, "tanh": 1}
 
 
-class Field(NamedTuple):
-    """What compiled code sees of a field: flat arrays and sizes. wide = padded width, tall = padded hidden."""
-
-    weights: np.ndarray
-    transposed: np.ndarray
-    hidden: int
-    width: int
-    depth: int
-    channels: int
-    tall: int
-    wide: int
-    activation: int
-    final: int
-    column_start: int
-    column_start_transposed: int
-    column_start_gradient: int
-    """Where the first column's block begins in `weights`, in `transposed` and in a flat gradient."""
-    product: int
-    outer: int
-    """Addresses of the products for the dtype, see `products.entry_points`; of this process only."""
-
-
-@kernel
-def _pack_block(weight, bias, padded, out, start):
-    """Write a linear map (outer, inner) and its bias as a block of `weights`."""
-    outer, inner = weight.shape
-    lanes = VECTOR_BYTES // out.itemsize
-    width = padded // lanes
-    panels = (width + TILE_VECTORS - 1) // TILE_VECTORS
+def _pack(blocks: np.ndarray, weight: np.ndarray, outer: int) -> None:
+    """Write maps (map, inner, outer) into blocks (map, ...), in panels as `product` cuts the padded `outer`."""
+    maps, inner, real = weight.shape
+    lanes = VECTOR_BYTES // blocks.itemsize
+    width = outer // lanes
+    panels = -(-width // TILE_VECTORS)
     end = 0
-    for panel in range(panels):  # as `product` cuts them
+    for panel in range(panels):
         begin, end = end, end + (width // panels + (panel < width % panels)) * lanes
-        panel_start = start + inner * begin
-        for column in range(begin, min(end, outer)):
-            place = panel_start + column - begin
-            for k in range(inner):
-                out[place + k * (end - begin)] = weight[column, k]
-    for column in range(outer):
-        out[start + inner * padded + column] = bias[column]
-
-
-@kernel
-def _pack_transposed(weight, padded, out, start):
-    """Write the transpose of a linear map (outer, inner): outer inputs, inner outputs, no bias."""
-    outer, inner = weight.shape
-    lanes = VECTOR_BYTES // out.itemsize
-    width = padded // lanes
-    panels = (width + TILE_VECTORS - 1) // TILE_VECTORS
-    end = 0
-    for panel in range(panels):  # as `product` cuts them
-        begin, end = end, end + (width // panels + (panel < width % panels)) * lanes
-        panel_start = start + outer * begin
-        for k in range(outer):
-            place = panel_start + k * (end - begin) - begin
-            for column in range(begin, min(end, inner)):
-                out[place + column] = weight[k, column]
-
-
-@kernel
-def _pack_columns(field, weight, bias, gradient):
-    """Pack the columns (channel, hidden, width) and their biases (channel, hidden)."""
-    for channel in range(field.channels):
-        start = field.column_start + channel * (field.width + 1) * field.tall
-        _pack_block(weight[channel], bias[channel], field.tall, field.weights, start)
-        if gradient:
-            start = field.column_start_transposed + channel * field.hidden * field.wide
-            _pack_transposed(weight[channel], field.wide, field.transposed, start)
+        place = blocks[:, inner * begin : inner * end].reshape(maps, inner, end - begin)
+        place[:, :, : max(0, min(end, real) - begin)] = weight[:, :, begin:end]
 
 
 def padded(size: int, dtype: np.dtype) -> int:
@@ -145,6 +91,7 @@ def pack_field(
     dtype, (channels, hidden, width) = columns.dtype, columns.shape
     if dtype not in (np.float32, np.float64):
         raise TypeError(f"the kernels compute in float32 or float64, not {dtype}")
+    ready("step", dtype)
     tall, wide, depth = padded(hidden, dtype), padded(width, dtype), len(layers)
     column_start = (hidden + 1 + (depth - 1) * (width + 1)) * wide
     column_start_transposed = width * (tall + (depth - 1) * wide)
@@ -153,20 +100,28 @@ def pack_field(
         aligned_zeros(column_start_transposed + channels * hidden * wide if gradient else 0, dtype),
         hidden, width, depth, channels, tall, wide, code_of(activation), FINALS[final],
         column_start, column_start_transposed, width * tall + wide + (depth - 1) * (width + 1) * wide,
-        *entry_points(dtype),
+        product_address(dtype), 0, step.address(dtype), 0,
     )  # fmt: skip
     start = start_transposed = 0
     for i, (weight, bias) in enumerate(layers):
-        weight, bias = np.ascontiguousarray(weight, dtype), np.ascontiguousarray(bias, dtype)
-        if weight.shape != (width, width if i else hidden) or bias.shape != (width,):
+        weight, bias = np.asarray(weight), np.asarray(bias)
+        inputs, inner = (width, wide) if i else (hidden, tall)
+        if weight.shape != (width, inputs) or bias.shape != (width,):
             what = f"weight {weight.shape}, bias {bias.shape}"
             raise ValueError(f"layer {i}: {what} do not fit hidden {hidden}, width {width}")
-        _pack_block(weight, bias, wide, field.weights, start)
-        start += (weight.shape[1] + 1) * wide
+        end = start + (inputs + 1) * wide
+        _pack(field.weights[None, start:end], weight.T[None], wide)
+        field.weights[end - wide : end - wide + width] = bias
+        start = end
         if gradient:
-            _pack_transposed(weight, wide if i else tall, field.transposed, start_transposed)
-            start_transposed += width * (wide if i else tall)
-    _pack_columns(field, columns, np.ascontiguousarray(column_biases, dtype), gradient)
+            end = start_transposed + width * inner
+            _pack(field.transposed[None, start_transposed:end], weight[None], inner)
+            start_transposed = end
+    blocks = field.weights[column_start:].reshape(channels, -1)
+    _pack(blocks, columns.transpose(0, 2, 1), tall)
+    blocks[:, width * tall : width * tall + hidden] = column_biases
+    if gradient:
+        _pack(field.transposed[column_start_transposed:].reshape(channels, -1), columns, wide)
     return PackedField(field, dtype)
 
 
@@ -196,33 +151,6 @@ def unpack_gradient(field: Field, flat: np.ndarray) -> FieldGradient:
     return FieldGradient(
         layers, np.ascontiguousarray(columns), blocks[:, hidden * wide :][:, :hidden].copy()
     )
-
-
-class PathArrays(NamedTuple):
-    """The segments of a path for a batch of streams, longest stream first. Made by `rectilinear` or `dense`.
-
-    Empty arrays stand for what was not given, so that compiled code sees one type.
-    """
-
-    pieces: np.ndarray
-    """(stream,) int64: how many pieces each stream has, not increasing."""
-    rectilinear: bool
-    """Piece 2i is a time leg (channel 0 alone), piece 2i + 1 a value leg (the other channels)."""
-    dt: np.ndarray
-    """(row, stream): the increment of time on the time leg of each row; rectilinear only."""
-    time_steps: np.ndarray
-    """(row, stream) int32: steps on each time leg, 0 to leave it out; empty: one each."""
-    slopes: np.ndarray
-    """(degree + 1, row, channel - 1, stream) on value legs, or (degree + 1, piece, channel, stream)."""
-    moved: np.ndarray
-    """uint8, shaped as one slope: 1 where a channel moves."""
-    drive: np.ndarray
-    """Input added in the first layer: (1, knot, stream, width) at knots, interpolated linearly, or
-    (degree + 1, piece, stream, width), a polynomial in u; empty: none."""
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.slopes.dtype
 
 
 def rectilinear(pieces, dt, dx, *, moved=None, time_steps=None, drive=None) -> PathArrays:

@@ -68,12 +68,17 @@ def _add_outer(
 
 
 @cache
-def entry_points(dtype: np.dtype) -> tuple[int, int]:
-    """The addresses of the two products compiled for dtype: what `product` and `add_outer` are called with."""
+def product_address(dtype: np.dtype) -> int:
+    """The address that `product` is called with, compiled for a dtype."""
     real, index, i = types.CPointer(from_dtype(dtype)), types.CPointer(types.int64), types.int64
-    product = types.void(real, i, index, real, i, i, real, i, real, index, i)
-    outer = types.void(real, i, index, real, i, index, i, i, i, real)
-    return entry_point(_product, product), entry_point(_add_outer, outer)
+    return entry_point(_product, types.void(real, i, index, real, i, i, real, i, real, index, i))
+
+
+@cache
+def outer_address(dtype: np.dtype) -> int:
+    """The address that `add_outer` is called with, compiled for a dtype."""
+    real, index, i = types.CPointer(from_dtype(dtype)), types.CPointer(types.int64), types.int64
+    return entry_point(_add_outer, types.void(real, i, index, real, i, index, i, i, i, real))
 
 
 def _call(context, builder, types_, args):

@@ -9,16 +9,18 @@ import numpy as np
 
 from onlinecde.kernels.cpu.chunk_backward import Gradients, backward_chunk
 from onlinecde.kernels.cpu.chunk_forward import forward_chunk
-from onlinecde.kernels.cpu.moves import Chunk
+from onlinecde.kernels.cpu.first_use import ready
+from onlinecde.kernels.cpu.inputs import PathArrays, Tableau
+from onlinecde.kernels.cpu.moves import Chunk, channel_lists
 from onlinecde.kernels.cpu.packing import (
     FieldGradient,
     PackedField,
-    PathArrays,
     aligned_zeros,
     gradient_size,
     unpack_gradient,
 )
-from onlinecde.kernels.cpu.step import Tableau
+from onlinecde.kernels.cpu.products import outer_address
+from onlinecde.kernels.cpu.step_back import step_back
 
 
 def tableau(a, b, c, dtype) -> Tableau:
@@ -69,10 +71,12 @@ def _forward(field, path, z0, method, steps, threads, projection, parts):
     streams = path.pieces.size
     z = np.empty((int(path.pieces.max(initial=0)) + 1, streams, field.hidden), field.dtype)
     z[0] = z0
+    ready("forward", field.dtype)
+    lists = channel_lists.address(field.dtype)
 
     def work(share):
         for chunk in share:
-            forward_chunk(field.compiled, method, path, steps, z, chunk, projection, parts)
+            forward_chunk(field.compiled, method, path, lists, steps, z, chunk, projection, parts)
 
     run_each(work, share_out(streams, threads), threads)
     return z
@@ -118,10 +122,15 @@ def backward(
     shares = share_out(streams, threads)
     size = gradient_size(field.compiled)
     weights = [aligned_zeros(size, field.dtype) for _ in shares]
+    ready("backward", field.dtype)
+    lists = channel_lists.address(field.dtype)
+    compiled = field.compiled._replace(
+        outer=outer_address(field.dtype), step_back=step_back.address(field.dtype)
+    )
 
     def work(worker):
         for chunk in shares[worker]:
-            backward_chunk(field.compiled, method, path, steps, z, gz, chunk, weights[worker], out)
+            backward_chunk(compiled, method, path, lists, steps, z, gz, chunk, weights[worker], out)
 
     run_each(work, range(len(shares)), threads)
     for other in weights[1:]:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onlinecde.kernels.cpu.compiled import part
+from onlinecde.kernels.cpu.compiled import calling, instruction, part, read, shared
 from onlinecde.kernels.cpu.elementwise import (
     SILU,
     activate,
@@ -14,16 +14,9 @@ from onlinecde.kernels.cpu.elementwise import (
     fma,
     tanh,
 )
-from onlinecde.kernels.cpu.moves import find_increments
+from onlinecde.kernels.cpu.inputs import drive_like, field_like, tableau_like
+from onlinecde.kernels.cpu.moves import Chunk, find_increments, moves_like
 from onlinecde.kernels.cpu.products import product
-
-
-class Tableau(NamedTuple):
-    """Butcher's coefficients: a (stage, stage), b (stage,), c (stage,), in the dtype of the solve."""
-
-    a: np.ndarray
-    b: np.ndarray
-    c: np.ndarray
 
 
 class Stages(NamedTuple):
@@ -51,6 +44,13 @@ class Stages(NamedTuple):
     identity: np.ndarray
     """0, 1, 2, ..."""
     keep: bool
+
+
+def stages_like(dtype) -> Stages:
+    """Stages of the types that `new_stages` gives."""
+    flat, slots = np.empty(0, dtype), np.empty((0, 0), dtype)
+    whole = np.empty(0, np.int64)
+    return Stages(flat, slots, slots, slots, slots, slots, slots, flat, whole, True)
 
 
 @part
@@ -160,11 +160,19 @@ def add_columns(field, stages, moves, slot, k):
         at += 1
 
 
-@part
-def step(field, tableau, drive, piece, chunk, moves, rows, stages):
+@shared(
+    lambda dtype: (
+        field_like(dtype), tableau_like(dtype), drive_like(dtype), 0, Chunk(0, 0, 0), moves_like(dtype), 0,
+        stages_like(dtype),
+    )
+)  # fmt: skip
+def step(field_at, tableau_at, drive_at, piece_at, chunk_at, moves_at, rows_at, stages_at):
     """Take one step of `rows` rows from stages.z; when kept, leave every stage for `step_back`."""
+    field, tableau, drive = read(field_at), read(tableau_at), read(drive_at)
+    piece, chunk, moves = read(piece_at), read(chunk_at), read(moves_at)
+    rows, stages = read(rows_at), read(stages_at)
     if rows == 0:
-        return
+        return 0
     size = rows * field.tall
     driven = drive.size > 0
     for s in range(tableau.b.size):
@@ -179,3 +187,11 @@ def step(field, tableau, drive, piece, chunk, moves, rows, stages):
         find_increments(moves, tableau.c[s], stages.dx[slot])
         add_columns(field, stages, moves, slot, k)
     add_combination(tableau.b, stages.k, stages.z, size)
+    return rows
+
+
+@instruction
+def take_step(typingctx, address, field, tableau, drive, piece, chunk, moves, rows, stages):
+    """Call `step` by its address."""
+    given = field, tableau, drive, piece, chunk, moves, rows, stages
+    return calling(step, address, given)

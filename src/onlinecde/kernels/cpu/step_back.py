@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onlinecde.kernels.cpu.compiled import part
+from onlinecde.kernels.cpu.compiled import calling, instruction, part, read, shared
 from onlinecde.kernels.cpu.elementwise import (
     add_scaled,
     clear_row,
@@ -13,7 +13,10 @@ from onlinecde.kernels.cpu.elementwise import (
     through_activation,
     through_column,
 )
+from onlinecde.kernels.cpu.inputs import drive_like, field_like, tableau_like
+from onlinecde.kernels.cpu.moves import Chunk, moves_like
 from onlinecde.kernels.cpu.products import add_outer, product
+from onlinecde.kernels.cpu.step import stages_like
 
 
 class Pull(NamedTuple):
@@ -38,6 +41,13 @@ class Pull(NamedTuple):
     ones: np.ndarray
     nowhere: np.ndarray
     """Constants: a row of zeros, a row of one 1, and an index that is 0 throughout."""
+
+
+def pull_like(dtype) -> Pull:
+    """A pull of the types that `new_pull` gives."""
+    flat, slots = np.empty(0, dtype), np.empty((0, 0), dtype)
+    whole = np.empty(0, np.int64)
+    return Pull(flat, slots, slots, flat, slots, flat, whole, whole, flat, flat, whole)
 
 
 @part
@@ -207,11 +217,29 @@ def _add_drive_gradient(field, tableau, piece, chunk, moves, rows, pull, out):
                         value *= at
 
 
-@part
-def step_back(field, tableau, piece, chunk, moves, rows, stages, pull, drive_gradient):
+@shared(
+    lambda dtype: (
+        field_like(dtype), tableau_like(dtype), 0, Chunk(0, 0, 0), moves_like(dtype), 0, stages_like(dtype),
+        pull_like(dtype), drive_like(dtype),
+    )
+)  # fmt: skip
+def step_back(
+    field_at,
+    tableau_at,
+    piece_at,
+    chunk_at,
+    moves_at,
+    rows_at,
+    stages_at,
+    pull_at,
+    drive_gradient_at,
+):
     """Take pull.z from after the step to before it, and add the gradients of all that went in."""
+    field, tableau, piece = read(field_at), read(tableau_at), read(piece_at)
+    chunk, moves, rows = read(chunk_at), read(moves_at), read(rows_at)
+    stages, pull, drive_gradient = read(stages_at), read(pull_at), read(drive_gradient_at)
     if rows == 0:
-        return
+        return 0
     size = rows * field.tall
     count = tableau.b.size
     for power in range(pull.slope.shape[0]):
@@ -228,3 +256,13 @@ def step_back(field, tableau, piece, chunk, moves, rows, stages, pull, drive_gra
     one = pull.z.dtype.type(1)
     for s in range(count):
         add_scaled(pull.y, s * pull.y.shape[1], one, pull.z, 0, size)
+    return rows
+
+
+@instruction
+def take_step_back(
+    typingctx, address, field, tableau, piece, chunk, moves, rows, stages, pull, drive_gradient
+):
+    """Call `step_back` by its address."""
+    given = field, tableau, piece, chunk, moves, rows, stages, pull, drive_gradient
+    return calling(step_back, address, given)

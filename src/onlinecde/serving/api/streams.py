@@ -14,6 +14,7 @@ from onlinecde.serving.bodies import json_object, reply
 from onlinecde.serving.event_formats import static_of
 from onlinecde.serving.overview import Snapshot, attention
 from onlinecde.serving.problems import Problem
+from onlinecde.serving.security import Client
 from onlinecde.serving.service import Service
 
 _Number = Annotated[float | None, Query(allow_inf_nan=False)]
@@ -45,6 +46,7 @@ def stream_routes(service: Service) -> APIRouter:
 
     @router.get("/v1/streams", responses=answers_of(models.Streams))
     async def streams(
+        request: Request,
         search: Annotated[str, Query(max_length=200)] = "",
         limit: Annotated[int, Query(ge=1, le=most_listed)] = min(200, most_listed),
         offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
@@ -57,7 +59,9 @@ def stream_routes(service: Service) -> APIRouter:
         """
         names = service.names_within(horizon)
         snapshot = await service.board.snapshot()
-        return await asyncio.to_thread(_listed, snapshot, search, offset, limit, service, names)
+        return await asyncio.to_thread(
+            _listed, snapshot, search, offset, limit, service, names, request.state.client
+        )
 
     @router.get("/v1/streams/{stream}", responses=answers_of(models.Stream, 404))
     async def stream(stream: str, horizon: _Number = None) -> Response:
@@ -86,7 +90,12 @@ def stream_routes(service: Service) -> APIRouter:
         origin = given.get("origin")
         if origin is not None and not _finite(origin):
             raise Problem(422, "origin_bad", "`origin` is not a number.", field="origin")
-        info = await service.do(lambda: engine.open_stream(name, static=static, origin=origin))
+        try:
+            info = await service.do(lambda: engine.open_stream(name, static=static, origin=origin))
+        except Problem as problem:
+            if problem.code == "origin_fixed" and not may_read(request):
+                problem.message = "the stream was opened with another origin, which stays."
+            raise
         if may_read(request):
             return reply(models.Stream.of(info, None, (), names))
         return reply({"stream": name, **({"notes": list(info.notes)} if info.notes else {})})
@@ -176,6 +185,7 @@ def _listed(
     limit: int,
     service: Service,
     names: models.OutputNames,
+    client: Client,
 ) -> Response:
     streams, order = snapshot.overview.streams, snapshot.order
     if not names.watched:
@@ -185,16 +195,20 @@ def _listed(
             np.fromiter(map(snapshot.alarms.__contains__, streams), bool, len(order)),
         )
     order = order.tolist()
+    total, alarms = len(streams), len(snapshot.alarms)
+    if not client.all_streams:
+        order = [place for place in order if client.may_touch(streams[place])]
+        total, alarms = len(order), sum(map(client.may_touch, snapshot.alarms))
     if search:
         wanted = search.casefold()
         order = [place for place in order if wanted in streams[place].casefold()]
     part = order[offset : offset + limit]
     return reply(
         {
-            "total": len(streams),
+            "total": total,
             "found": len(order),
             "taken": snapshot.taken,
-            "alarms": len(snapshot.alarms),
+            "alarms": alarms,
             "streams": models.BoardRow.of(snapshot, part, service.engine.watched_output, names),
         }
     )

@@ -6,9 +6,9 @@ numbered by the engine; bytes are the engine's business (`codec`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
 
 from onlinecde.streaming.alarms import Alarm
 
@@ -31,6 +31,8 @@ class RowRecord(NamedTuple):
     events: bytes
     more: str | None
     outputs: bytes
+    before: float | None = None
+    """Time of the stream's row before it, -inf for the first; None where that was not written down"""
 
 
 class StateRecord(NamedTuple):
@@ -59,6 +61,20 @@ class ClockRecord(NamedTuple):
     received: float
     origin: float | None
     outputs: bytes
+
+
+class ShadowRecord(NamedTuple):
+    """What another model makes of a stream: of its rows up to `state.time`, as they were at a commit."""
+
+    state: StateRecord
+    sequence: int
+
+
+class Floor(NamedTuple):
+    """Up to where a stream's rows may be deleted: the time of a state that is kept."""
+
+    stream: int
+    time: float
 
 
 class CheckpointRecord(NamedTuple):
@@ -121,6 +137,18 @@ class Commit:
     """of `Alarm`"""
 
 
+def rearmed_alarms(store: Any, rearmed: Sequence[tuple[int, float]]) -> list[tuple]:
+    """The newest alarm of each of some streams, over from a time on at the latest: (stream, time) of `Commit`."""
+    if not rearmed:
+        return []
+    over = dict(rearmed)
+    result = []
+    for alarm in store.newest_alarms(list(over)):
+        times = [over[alarm.stream], *([] if alarm.rearmed is None else [alarm.rearmed])]
+        result.append(astuple(replace(alarm, rearmed=min(times))))
+    return result
+
+
 class StoreHead(NamedTuple):
     """Where a store stands."""
 
@@ -136,6 +164,11 @@ class Store(Protocol):
     Only one engine may write to a store; a commit whose sequence does not follow the store's own is
     refused. An engine calls from one thread at a time.
     """
+
+    @property
+    def names_lost(self) -> bool:
+        """Whether the list of streams is damaged, so that a stream that is not found may have been lost."""
+        ...
 
     def head(self) -> StoreHead:
         """Where the store stands."""
@@ -173,6 +206,10 @@ class Store(Protocol):
         """Streams with rows that a commit changed from a wall clock on, and all that have an origin, by number."""
         ...
 
+    def outlines(self, after: int, most: int) -> list[tuple[StreamRecord, StateRecord]]:
+        """Streams with rows, by number, from after a number on, at most so many; their states have no body."""
+        ...
+
     def newest(self, most: int) -> list[int]:
         """The streams changed last, at most so many."""
         ...
@@ -184,8 +221,9 @@ class Store(Protocol):
         until: float = float("inf"),
         *,
         newest: int | None = None,
+        oldest: int | None = None,
     ) -> list[RowRecord]:
-        """Rows with since <= time <= until in order of time; at most the `newest` of them."""
+        """Rows with since <= time <= until in order of time; at most the `newest` or the `oldest` of them."""
         ...
 
     def received(self, sequences: Sequence[int]) -> dict[int, float]:
@@ -226,8 +264,96 @@ class Store(Protocol):
         """Delete rows and checkpoints that no row within `keep` of a stream's newest needs; how many rows."""
         ...
 
+    def sequence_at(self, wall: float) -> int:
+        """Number of the newest commit from before a wall clock."""
+        ...
+
+    def floors(
+        self, after: int, most: int, *, keep: float | None, lateness: float, old: int | None
+    ) -> tuple[list[Floor], int] | None:
+        """Where the next `most` streams after a number may be cut, and the last of them; None after all.
+
+        keep: rows more than this before the newest go; old: rows of commits up to this one go. Rows within
+        `lateness` of the newest, and those from the state before them on, stay in any case.
+        """
+        ...
+
+    def cut(self, floors: Sequence[Floor], most: int = 2_000) -> tuple[int, int]:
+        """Delete about `most` rows up to some floors in one transaction: how many went, how many floors are done."""
+        ...
+
+    def drop_old(self, wall: float | None, old: int, most: int = 1_000) -> int:
+        """Delete a few records older than a commit, and alarms raised before a wall clock but each stream's newest."""
+        ...
+
+    def oldest_sequence(self, stream: int) -> int | None:
+        """Number of the commit that a stream's oldest row is from."""
+        ...
+
+    def over(self, ended: float | None, idle: float | None, most: int) -> list[StreamRecord]:
+        """Streams whose end was told before a wall clock, or that no event has changed since one."""
+        ...
+
+    def end(self, stream: int, at: float) -> None:
+        """Note that a stream's end was told."""
+        ...
+
+    def compact(self, pages: int | None = None) -> int:
+        """Give back room that is free in the store, `pages` at most, all by default; how many are still free."""
+        ...
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What is noted of the store: the model that is being built for it, those that served before."""
+        ...
+
+    def write_notes(self, notes: Mapping[str, Any]) -> None:
+        """Note something else."""
+        ...
+
+    def shadows(self, numbers: Sequence[int]) -> dict[int, ShadowRecord]:
+        """What the model that is being built makes of some streams."""
+        ...
+
+    def shadow_checkpoint(self, stream: int, before: float) -> CheckpointRecord | None:
+        """`checkpoint` of the model that is being built."""
+        ...
+
+    def sequences(self, after: int, most: int) -> list[tuple[int, int, int | None]]:
+        """(stream, commit that changed its state, commit as of which the shadow has all its rows) after a number."""
+        ...
+
+    def put_shadows(
+        self,
+        states: Sequence[tuple[StateRecord, int]],
+        checkpoints: Sequence[tuple],
+        cuts: Sequence[tuple[int, float]],
+    ) -> None:
+        """Write states of the model that is being built, each with the commit as of which it holds."""
+        ...
+
+    def promote(self, model: str, totals: str, notes: Mapping[str, Any]) -> None:
+        """In one transaction: the shadow's states are the store's, and the store's the shadow's."""
+        ...
+
+    def clear_shadows(self, most: int = 500) -> int:
+        """Delete a few of the shadow's states; 0 once there are none."""
+        ...
+
     def forget(self, stream: int, totals: str) -> None:
         """Delete a stream and all that belongs to it."""
+        ...
+
+    def alarms_from(self, number: int, most: int) -> list[Alarm[int]]:
+        """Alarms from a number on, oldest first, at most so many."""
+        ...
+
+    def kept(self, key: str) -> str | None:
+        """The text that was kept under a key."""
+        ...
+
+    def keep(self, key: str, text: str) -> None:
+        """Keep a small text under a key in the place of what was there, durably; states have nothing to do with it."""
         ...
 
     def close(self) -> None:

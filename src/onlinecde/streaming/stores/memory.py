@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
+from typing import Any
 
 from onlinecde.streaming.alarms import Alarm
 from onlinecde.streaming.errors import StoreError
@@ -12,12 +14,15 @@ from onlinecde.streaming.stores.base import (
     CheckpointRecord,
     ClockRecord,
     Commit,
+    Floor,
     RefusedRecord,
     RevisedRecord,
     RowRecord,
+    ShadowRecord,
     StateRecord,
     StoreHead,
     StreamRecord,
+    rearmed_alarms,
 )
 
 KEPT_REFUSALS = 10_000
@@ -40,7 +45,15 @@ class MemoryStore:
         self._refused: list[tuple] = []
         self._alarms: dict[int, Alarm[int]] = {}
         self._received: dict[int, float] = {}
+        self._changed: dict[int, int] = {}
+        """The commit that changed each stream's state last"""
+        self._ended: dict[int, float] = {}
+        self._shadows: dict[int, ShadowRecord] = {}
+        self._shadow_checkpoints: dict[int, list[tuple]] = {}
+        self.notes: dict[str, Any] = {}
+        self.names_lost = False
         self._pruned = False
+        self._kept: dict[str, str] = {}
 
     def head(self) -> StoreHead:
         return StoreHead(self._model, self._sequence, self._totals)
@@ -77,24 +90,14 @@ class MemoryStore:
                     insort(times, time)
             kept[time] = row
         for state in commit.states:
-            self._states[state[0]] = state
-        for number, time in commit.cuts:
-            kept = self._checkpoints.get(number, [])
-            self._checkpoints[number] = [one for one in kept if one[1] < time]
-        for one in commit.checkpoints:
-            kept = self._checkpoints.setdefault(one[0], [])
-            kept[:] = [other for other in kept if other[1] != one[1]]
-            insort(kept, one, key=_time)
+            self._states[state[0]], self._changed[state[0]] = state, commit.sequence
+        _cut(self._checkpoints, commit.cuts)
+        _keep(self._checkpoints, commit.checkpoints)
         for one in commit.revised:
             self._revised.setdefault(one[0], []).append(one)
         if commit.refused:
             self._refused = (self._refused + commit.refused)[-KEPT_REFUSALS:]
-        if commit.rearmed:
-            over = dict(commit.rearmed)
-            for alarm in self.newest_alarms(list(over)):
-                times = [over[alarm.stream], *([] if alarm.rearmed is None else [alarm.rearmed])]
-                self._alarms[alarm.number] = replace(alarm, rearmed=min(times))
-        for alarm in commit.alarms:
+        for alarm in [*rearmed_alarms(self, commit.rearmed), *commit.alarms]:
             self._alarms[alarm[0]] = Alarm(*alarm)
         self._received[commit.sequence] = commit.received
         self._sequence, self._totals = commit.sequence, commit.totals
@@ -123,6 +126,13 @@ class MemoryStore:
             if state.received >= since or origin is not None
         ]
 
+    def outlines(self, after: int, most: int) -> list[tuple[StreamRecord, StateRecord]]:
+        numbers = sorted(number for number in self._states if number > after)[:most]
+        return [
+            (self.streams([number])[0], state._replace(body=b""))
+            for number, state in zip(numbers, self.states(numbers), strict=True)
+        ]
+
     def newest(self, most: int) -> list[int]:
         latest = sorted(self.states(), key=lambda state: -state.received)
         return [state.stream for state in latest[:most]]
@@ -134,20 +144,20 @@ class MemoryStore:
         until: float = float("inf"),
         *,
         newest: int | None = None,
+        oldest: int | None = None,
     ) -> list[RowRecord]:
         times = self._times.get(stream, [])
         chosen = times[bisect_left(times, since) : bisect_right(times, until)]
         if newest is not None:
             chosen = chosen[max(0, len(chosen) - newest) :]
+        chosen = chosen[:oldest]
         return [RowRecord(*self._rows[stream][time]) for time in chosen]
 
     def received(self, sequences: Sequence[int]) -> dict[int, float]:
         return {one: self._received[one] for one in sequences if one in self._received}
 
     def checkpoint(self, stream: int, before: float) -> CheckpointRecord | None:
-        kept = self._checkpoints.get(stream, [])
-        place = bisect_left(kept, before, key=_time)
-        return CheckpointRecord(*kept[place - 1]) if place else None
+        return _newest_before(self._checkpoints.get(stream, []), before)
 
     def revised(self, stream: int) -> list[RevisedRecord]:
         return [RevisedRecord(*one) for one in self._revised.get(stream, ())]
@@ -172,6 +182,16 @@ class MemoryStore:
             for stream in sorted(newest.keys() & set(newest if streams is None else streams))
         ]
 
+    def alarms_from(self, number: int, most: int) -> list[Alarm[int]]:
+        numbers = sorted(one for one in self._alarms if one >= number)
+        return [self._alarms[one] for one in numbers[:most]]
+
+    def kept(self, key: str) -> str | None:
+        return self._kept.get(key)
+
+    def keep(self, key: str, text: str) -> None:
+        self._kept[key] = text
+
     def acknowledge(self, number: int, at: float, by: str) -> Alarm[int] | None:
         alarm = self._alarms.get(number)
         if alarm is not None and alarm.acknowledged is None:
@@ -182,29 +202,125 @@ class MemoryStore:
         return self._pruned
 
     def prune(self, keep: float) -> int:
-        gone = 0
-        for number, state in self._states.items():
-            floor = self.checkpoint(number, state[1] - keep)
-            if floor is None:
-                continue
+        floors, _ = self.floors(0, 2**62, keep=keep, lateness=0.0, old=None) or ([], 0)
+        return self.cut(floors, 2**62)[0]
+
+    def sequence_at(self, wall: float) -> int:
+        return max((n for n, received in self._received.items() if received < wall), default=0)
+
+    def floors(
+        self, after: int, most: int, *, keep: float | None, lateness: float, old: int | None
+    ) -> tuple[list[Floor], int] | None:
+        some = sorted(number for number in self._states if number > after)[:most]
+        floors = []
+        for number in some:
+            newest = self._states[number][1]
+            limits = [] if keep is None else [newest - max(keep, lateness)]
+            if old is not None:
+                rows = self._rows.get(number, {})
+                recent = [time for time in self._times.get(number, []) if rows[time][2] > old]
+                limits.append(min(newest - lateness, recent[0] if recent else float("inf")))
+            kept = self.checkpoint(number, max(limits))
+            if kept is not None and (self._times.get(number) or [inf])[0] <= kept.time:
+                floors.append(Floor(number, kept.time))
+        return (floors, some[-1]) if some else None
+
+    def cut(self, floors: Sequence[Floor], most: int = 2_000) -> tuple[int, int]:
+        gone = done = 0
+        for number, floor in floors:
             times = self._times[number]
-            old, self._times[number] = (
-                times[: (cut := bisect_right(times, floor.time))],
-                times[cut:],
-            )
-            for time in old:
+            place = bisect_right(times, floor)
+            for time in times[:place]:
                 del self._rows[number][time]
+            del times[:place]
             kept = self._checkpoints[number]
-            self._checkpoints[number] = [one for one in kept if one[1] >= floor.time]
+            self._checkpoints[number] = [one for one in kept if one[1] >= floor]
             revised = self._revised.get(number, [])
-            self._revised[number] = [one for one in revised if one[1] > floor.time]
-            gone += len(old)
+            self._revised[number] = [one for one in revised if one[1] > floor]
+            gone, done = gone + place, done + 1
+            if gone >= most:
+                break
         self._pruned |= gone > 0
+        return gone, done
+
+    def drop_old(self, wall: float | None, old: int, most: int = 1_000) -> int:
+        newest = {alarm.number for alarm in self.newest_alarms()}
+        gone = [] if wall is None else [
+            n for n, alarm in self._alarms.items() if alarm.raised < wall and n not in newest
+        ]  # fmt: skip
+        for number in gone:
+            del self._alarms[number]
+        commits = [number for number in self._received if number < old]
+        for number in commits:
+            del self._received[number]
+        return len(gone) + len(commits)
+
+    def oldest_sequence(self, stream: int) -> int | None:
+        times = self._times.get(stream)
+        return self._rows[stream][times[0]][2] if times else None
+
+    def over(self, ended: float | None, idle: float | None, most: int) -> list[StreamRecord]:
+        result = []
+        for stream in self.streams():
+            state = self._states.get(stream.number)
+            received = None if state is None else state[6]
+            when = self._ended.get(stream.number)
+            told = ended is not None and when is not None and when < ended
+            told = told and (received is None or received <= (when or 0.0))
+            if told or (idle is not None and received is not None and received < idle):
+                result.append(stream)
+        return result[:most]
+
+    def end(self, stream: int, at: float) -> None:
+        self._ended[stream] = at
+
+    def compact(self, pages: int | None = None) -> int:
+        return 0
+
+    def write_notes(self, notes: Mapping[str, Any]) -> None:
+        self.notes = dict(notes)
+
+    def shadows(self, numbers: Sequence[int]) -> dict[int, ShadowRecord]:
+        return {n: self._shadows[n] for n in numbers if n in self._shadows}
+
+    def shadow_checkpoint(self, stream: int, before: float) -> CheckpointRecord | None:
+        return _newest_before(self._shadow_checkpoints.get(stream, []), before)
+
+    def sequences(self, after: int, most: int) -> list[tuple[int, int, int | None]]:
+        result = []
+        for number in sorted(number for number in self._states if number > after)[:most]:
+            shadow = self._shadows.get(number)
+            whole = shadow is not None and shadow.state.time == self._states[number][1]
+            done = shadow.sequence if shadow is not None and whole else None
+            result.append((number, self._changed.get(number, 0), done))
+        return result
+
+    def put_shadows(
+        self,
+        states: Sequence[tuple[StateRecord, int]],
+        checkpoints: Sequence[tuple],
+        cuts: Sequence[tuple[int, float]],
+    ) -> None:
+        _cut(self._shadow_checkpoints, cuts)
+        _keep(self._shadow_checkpoints, checkpoints)
+        self._shadows |= {one[0].stream: ShadowRecord(*one) for one in states}
+
+    def promote(self, model: str, totals: str, notes: Mapping[str, Any]) -> None:
+        former, checkpoints = self._states, self._checkpoints
+        self._states = {n: tuple(one.state) for n, one in self._shadows.items()}
+        self._shadows = {n: ShadowRecord(StateRecord(*one), 0) for n, one in former.items()}
+        self._checkpoints, self._shadow_checkpoints = self._shadow_checkpoints, checkpoints
+        self._model, self._totals, self.notes = model, totals, dict(notes)
+
+    def clear_shadows(self, most: int = 500) -> int:
+        gone = len(self._shadows) + len(self._shadow_checkpoints)
+        self._shadows, self._shadow_checkpoints = {}, {}
         return gone
 
     def forget(self, stream: int, totals: str) -> None:
         del self._numbers[self._streams.pop(stream)[1]]
-        for kept in (self._rows, self._times, self._states, self._checkpoints, self._revised):
+        tables = (self._rows, self._times, self._states, self._checkpoints, self._revised)
+        for kept in (*tables, self._changed, self._ended, self._shadows, self._shadow_checkpoints):
             kept.pop(stream, None)
         self._alarms = {n: alarm for n, alarm in self._alarms.items() if alarm.stream != stream}
         self._totals = totals
@@ -216,6 +332,24 @@ class MemoryStore:
 def _time(record: tuple) -> float:
     """Time of a row, a state or a checkpoint."""
     return record[1]
+
+
+def _newest_before(kept: list[tuple], before: float) -> CheckpointRecord | None:
+    place = bisect_left(kept, before, key=_time)
+    return CheckpointRecord(*kept[place - 1]) if place else None
+
+
+def _cut(checkpoints: dict[int, list[tuple]], cuts: Iterable[tuple[int, float]]) -> None:
+    """Drop the checkpoints of streams from a time on."""
+    for number, time in cuts:
+        checkpoints[number] = [one for one in checkpoints.get(number, []) if one[1] < time]
+
+
+def _keep(checkpoints: dict[int, list[tuple]], new: Iterable[tuple]) -> None:
+    for one in new:
+        kept = checkpoints.setdefault(one[0], [])
+        kept[:] = [other for other in kept if other[1] != one[1]]
+        insort(kept, one, key=_time)
 
 
 def _chosen(kept: dict, numbers: Sequence[int] | None) -> list:

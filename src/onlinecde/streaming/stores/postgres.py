@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from onlinecde.streaming.alarms import Alarm
 from onlinecde.streaming.errors import StoreError
-from onlinecde.streaming.stores.base import (
-    CheckpointRecord,
-    ClockRecord,
-    Commit,
-    RefusedRecord,
-    RevisedRecord,
-    RowRecord,
-    StateRecord,
-    StoreHead,
-    StreamRecord,
-)
-from onlinecde.streaming.stores.postgres_arrays import Integers, Texts, columns
+from onlinecde.streaming.stores.base import StoreHead
+from onlinecde.streaming.stores.postgres_arrays import columns
 from onlinecde.streaming.stores.postgres_connections import Address, Connections
+from onlinecde.streaming.stores.relational import Meta, RelationalStore
 from onlinecde.streaming.stores.tables import (
-    CUT,
     CUT_KINDS,
-    FIELDS,
-    FLOOR,
     INSERT,
+    KEPT,
+    KEYS,
     KINDS,
-    PER_STREAM,
-    REARM,
     SCHEMA,
-    TABLES,
-    UPGRADES,
+    cut_sql,
+    new_tables,
+    upgrades,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +33,7 @@ KEPT_REFUSALS = 100_000
 Synchronous = Literal["on", "off", "local", "remote_write", "remote_apply"]
 
 
-class PostgresStore:
+class PostgresStore(RelationalStore):
     """Everything an engine commits, in a schema of a PostgreSQL database; a `Store`.
 
     url: as libpq reads it, with the schema if it is not given beside it, which is made where there is none:
@@ -75,6 +64,8 @@ class PostgresStore:
             )
         if readers < 1:
             raise StoreError(f"readers is {readers}: give at least 1.")
+        self._db: Connection | None = None
+        self._piped = False
         self.address = Address.read(url, schema)
         self._at = Connections(
             self.address,
@@ -100,225 +91,124 @@ class PostgresStore:
                 "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind = 'r'",
                 (f'"{schema}"',),
             ).fetchall()
+            self._db = db
             if not tables:
-                db.execute(TABLES.encode())
+                for statement in new_tables("postgres"):
+                    db.execute(statement.encode())
                 db.execute(
                     "INSERT INTO meta (one, schema, writer, sequence) VALUES (1, %s, '', 0)",
                     (SCHEMA,),
                 )
+                self._seal_meta()
             elif ("meta",) not in tables or ("commits",) not in tables:
                 raise StoreError(
                     f"{self.address} has tables of something else: give another schema."
                 )
             (result,) = db.execute("SELECT schema FROM meta").fetchone() or (None,)
-            if result in UPGRADES:
-                for statement in UPGRADES[result]:
+            if statements := upgrades("postgres", result or 0):
+                for statement in statements:
                     db.execute(statement.encode())
                 db.execute("UPDATE meta SET schema = %s", (SCHEMA,))
+                self._seal_meta(unchecked=True)
             elif result != SCHEMA:
                 raise StoreError(
                     f"{self.address} has schema {result}, this onlinecde reads {SCHEMA}: use the "
                     "onlinecde that wrote it."
                 )
+            db.execute(KEPT.encode())
             db.execute("UPDATE meta SET writer = %s", (writer,))
+            self.unchecked = bool(self.notes.get("unchecked"))
+            self._db = None
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        with self._at.writing() as db, db.transaction():
+        with self._at.writing() as db, self._as_current(db), db.transaction():
             db.execute("SELECT 1 FROM meta FOR UPDATE")  # nobody takes over before the end
             self._at.check(db)
             yield db
 
-    def head(self) -> StoreHead:
-        # By the writer, who holds the lock: no commit of an earlier connection is still under way.
-        with self._at.writing() as db:
-            result = db.execute("SELECT model, sequence, totals FROM meta").fetchone()
-            assert result is not None
-            return StoreHead(*result)
-
-    def adopt(self, model: str) -> None:
-        with self._transaction() as db:
-            db.execute("UPDATE meta SET model = %s", (model,))
-
-    def commit(self, commit: Commit) -> None:
+    @contextmanager
+    def _committing(self) -> Iterator[None]:
         # Sent in one go between its first statement and COMMIT: three round trips, however much there is.
-        with self._at.writing() as db, db.pipeline(), db.transaction():
-            self._apply(db, commit)
+        with (
+            self._at.writing() as db,
+            db.pipeline(),
+            self._as_current(db, piped=True),
+            db.transaction(),
+        ):
+            yield
+
+    @contextmanager
+    def _as_current(self, db: Connection, *, piped: bool = False) -> Iterator[None]:
+        """The connection of the transaction that is under way, for as long as it is."""
+        outer = self._db, self._piped
+        self._db, self._piped = db, piped
+        try:
+            yield
+        except BaseException:
+            self._head = None
+            raise
+        finally:
+            self._db, self._piped = outer
 
     def check_writable(self) -> None:
         with self._transaction() as db:
             db.execute("UPDATE meta SET sequence = sequence")
 
-    def rebuild(self, model: str, commits: Iterable[Commit]) -> None:
-        with self._transaction() as db:
-            db.execute("DELETE FROM states")
-            db.execute("DELETE FROM checkpoints")
-            for commit in commits:
-                with db.pipeline():
-                    self._apply(db, commit)
-            db.execute("UPDATE meta SET model = %s", (model,))
+    def head(self) -> StoreHead:
+        # By the writer, who holds the lock: no commit of an earlier connection is still under way.
+        with self._at.writing() as db, self._as_current(db):
+            return super().head()
 
-    def _apply(self, db: Connection, commit: Commit) -> None:
-        sequence = commit.sequence
+    def _change(self, sql: str, values: Sequence[Any] = ()) -> int:
+        assert self._db is not None
+        done = self._db.execute(_placed(sql).encode(), values)
+        return -1 if self._piped else done.rowcount
 
-        def insert(table: str, records: Sequence[tuple]) -> None:
-            if records:
-                values = columns(list(KINDS[table].values()), records)
-                db.execute(INSERT[table].encode(), values)
-
-        done = db.execute(
-            "UPDATE meta SET sequence = %s, totals = %s WHERE sequence = %s AND writer = %s RETURNING 1",
-            (sequence, commit.totals, sequence - 1, self._at.name),
+    def _claim(self, before: Meta, after: Meta, crc: int) -> bool:
+        assert self._db is not None
+        done = self._db.execute(
+            "UPDATE meta SET sequence = %s, totals = %s, crc = %s WHERE sequence = %s AND writer = %s RETURNING 1",
+            (after.sequence, after.totals, crc, before.sequence, self._at.name),
         )
-        if done.fetchone() is None:
-            raise StoreError(
-                f"{self.address}: commit {sequence} does not follow the last: another engine has "
-                "written to this store."
-            )
-        db.execute("INSERT INTO commits VALUES (%s, %s)", (sequence, commit.received))
-        insert("streams", commit.opened)
-        insert("rows", list({record[:2]: record for record in commit.rows}.values()))
-        insert("states", list({record[0]: record for record in commit.states}.values()))
-        if commit.cuts:
-            db.execute(CUT.encode(), columns(list(CUT_KINDS.values()), commit.cuts))
-        insert("checkpoints", list({record[:2]: record for record in commit.checkpoints}.values()))
-        insert("revised", commit.revised)
-        if commit.refused:
-            insert("refused", [(sequence, *one) for one in commit.refused])
-            db.execute(
-                "DELETE FROM refused WHERE number <= (SELECT max(number) FROM refused) - %s",
-                (KEPT_REFUSALS,),
-            )
-        if commit.rearmed:
-            db.execute(REARM.encode(), columns(list(CUT_KINDS.values()), commit.rearmed))
-        insert("alarms", commit.alarms)
+        return done.fetchone() is not None
 
-    def find(self, names: Sequence[str]) -> list[StreamRecord | None]:
-        sql = f"SELECT {FIELDS['streams']} FROM streams WHERE name = ANY(%s)"
-        result = {one[1]: StreamRecord(*one) for one in self._at.read(sql, [Texts.of(names)])}
-        return [result.get(name) for name in names]
+    def _put(self, table: str, records: Sequence[tuple]) -> None:
+        assert self._db is not None
+        if key := KEYS.get(table):
+            # A statement changes no record twice: the last one counts.
+            places = [list(KINDS[table]).index(name) for name in key.split(", ")]
+            records = list({tuple(one[n] for n in places): one for one in records}.values())
+        values = columns(list(KINDS[table].values()), records)
+        self._db.execute(INSERT[table].encode(), values)
 
-    def streams(self, numbers: Sequence[int] | None = None) -> list[StreamRecord]:
-        return [StreamRecord(*one) for one in self._chosen("streams", "number", numbers)]
+    def _cut(self, table: str, cuts: Sequence[tuple[int, float]]) -> None:
+        assert self._db is not None
+        self._db.execute(cut_sql(table).encode(), columns(list(CUT_KINDS.values()), cuts))
 
-    def states(self, numbers: Sequence[int] | None = None) -> list[StateRecord]:
-        return [StateRecord(*one) for one in self._chosen("states", "stream", numbers)]
+    def _kept_refusals(self) -> int:
+        return KEPT_REFUSALS
 
-    def _chosen(self, table: str, key: str, numbers: Sequence[int] | None) -> list[tuple]:
-        sql = f"SELECT {FIELDS[table]} FROM {table}"
-        if numbers is None:
-            return self._at.read(f"{sql} ORDER BY {key}")
-        return self._at.read(f"{sql} WHERE {key} = ANY(%s) ORDER BY {key}", [Integers.of(numbers)])
+    _order_of_revised = "number"
 
-    def clocks(self, since: float) -> list[ClockRecord]:
-        sql = (
-            "SELECT stream, time, received, origin, outputs FROM states JOIN streams ON number = stream "
-            "WHERE received >= %s OR origin IS NOT NULL ORDER BY stream"
-        )
-        return [ClockRecord(*one) for one in self._at.read(sql, (since,))]
+    def _read(self, sql: str, values: Sequence[Any] = (), stream: int | None = None) -> list[tuple]:
+        if self._db is not None and not self._piped:  # what this transaction has changed is seen
+            return self._db.execute(_placed(sql).encode(), values, binary=True).fetchall()
+        return self._at.read(_placed(sql), values)
 
-    def newest(self, most: int) -> list[int]:
-        sql = "SELECT stream FROM states ORDER BY received DESC, stream LIMIT %s"
-        return [one[0] for one in self._at.read(sql, (most,))]
-
-    def rows(
-        self,
-        stream: int,
-        since: float = float("-inf"),
-        until: float = float("inf"),
-        *,
-        newest: int | None = None,
-    ) -> list[RowRecord]:
-        sql = (
-            f"SELECT {FIELDS['rows']} FROM rows WHERE stream = %s AND time >= %s AND time <= %s "
-            "ORDER BY time "
-        )
-        if newest is None:
-            result = self._at.read(sql, (stream, since, until))
-        else:
-            result = self._at.read(sql + "DESC LIMIT %s", (stream, since, until, newest))[::-1]
-        return [RowRecord(*one) for one in result]
-
-    def received(self, sequences: Sequence[int]) -> dict[int, float]:
-        sql = "SELECT sequence, received FROM commits WHERE sequence = ANY(%s)"
-        return {one[0]: one[1] for one in self._at.read(sql, [Integers.of(sequences)])}
-
-    def checkpoint(self, stream: int, before: float) -> CheckpointRecord | None:
-        sql = (
-            f"SELECT {FIELDS['checkpoints']} FROM checkpoints WHERE stream = %s AND time < %s "
-            "ORDER BY time DESC LIMIT 1"
-        )
-        result = self._at.read(sql, (stream, before))
-        return CheckpointRecord(*result[0]) if result else None
-
-    def revised(self, stream: int) -> list[RevisedRecord]:
-        sql = f"SELECT {FIELDS['revised']} FROM revised WHERE stream = %s ORDER BY number"
-        return [RevisedRecord(*one) for one in self._at.read(sql, (stream,))]
-
-    def refused(self, most: int = 1000) -> list[RefusedRecord]:
-        sql = "SELECT stream, time, channel, value, code FROM refused ORDER BY number DESC LIMIT %s"
-        return [RefusedRecord(*one) for one in self._at.read(sql, (most,))]
-
-    def alarms(
-        self, stream: int | None = None, *, unacknowledged: bool = False
-    ) -> list[Alarm[int]]:
-        asked: list[str] = ["TRUE"]
-        values: list[Any] = []
-        if stream is not None:
-            asked.append("stream = %s")
-            values.append(stream)
-        if unacknowledged:
-            asked.append("acknowledged IS NULL")
-        sql = f"SELECT {FIELDS['alarms']} FROM alarms WHERE {' AND '.join(asked)} ORDER BY number DESC"
-        return [Alarm(*one) for one in self._at.read(sql, values)]
-
-    def newest_alarms(self, streams: Sequence[int] | None = None) -> list[Alarm[int]]:
-        sql = f"SELECT DISTINCT ON (stream) {FIELDS['alarms']} FROM alarms"
-        chosen = "" if streams is None else " WHERE stream = ANY(%s)"
-        values = [] if streams is None else [Integers.of(streams)]
-        result = self._at.read(f"{sql}{chosen} ORDER BY stream, number DESC", values)
-        return [Alarm(*one) for one in result]
-
-    def acknowledge(self, number: int, at: float, by: str) -> Alarm[int] | None:
-        with self._transaction() as db:
-            db.execute(
-                'UPDATE alarms SET acknowledged = %s, "by" = %s WHERE number = %s AND acknowledged IS NULL',
-                (at, by, number),
-            )
-        sql = f"SELECT {FIELDS['alarms']} FROM alarms WHERE number = %s"
-        result = self._at.read(sql, (number,))
-        return Alarm(*result[0]) if result else None
-
-    def pruned(self) -> bool:
-        return self._at.read("SELECT pruned FROM meta")[0][0]
-
-    def prune(self, keep: float) -> int:
-        with self._transaction() as db:
-
-            def delete(table: str, which: str) -> int:
-                sql = f"DELETE FROM {table} USING {FLOOR} WHERE {table}.stream = least.stream"
-                return db.execute(
-                    f"{sql} AND {table}.time {which} least.time".encode(), (keep,)
-                ).rowcount
-
-            gone = delete("rows", "<=")
-            delete("revised", "<=")
-            delete("checkpoints", "<")
-            db.execute("DELETE FROM commits WHERE sequence < (SELECT min(sequence) FROM rows)")
-            if gone:
-                db.execute("UPDATE meta SET pruned = TRUE")
-        return gone
-
-    def forget(self, stream: int, totals: str) -> None:
-        with self._transaction() as db:
-            for table in PER_STREAM:
-                db.execute(f"DELETE FROM {table} WHERE stream = %s".encode(), (stream,))
-            db.execute(
-                "DELETE FROM refused WHERE stream = (SELECT name FROM streams WHERE number = %s)",
-                (stream,),
-            )
-            db.execute("DELETE FROM streams WHERE number = %s", (stream,))
-            db.execute("UPDATE meta SET totals = %s", (totals,))
+    def compact(self, pages: int | None = None) -> int:
+        # A step of the server's own autovacuum, which gives room back as it goes.
+        if pages is None:
+            with self._at.writing() as db:
+                for table in KINDS:
+                    db.execute(f"VACUUM {table}".encode())
+        return 0
 
     def close(self) -> None:
         self._at.close()
+
+
+@lru_cache(maxsize=256)
+def _placed(sql: str) -> str:
+    """A question with placeholders as psycopg has them."""
+    return sql.replace("?", "%s")

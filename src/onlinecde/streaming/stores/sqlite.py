@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from onlinecde.streaming.alarms import Alarm
-from onlinecde.streaming.errors import StoreBusy, StoreError, StoreFull
-from onlinecde.streaming.stores.base import (
-    CheckpointRecord,
-    ClockRecord,
-    Commit,
-    RefusedRecord,
-    RevisedRecord,
-    RowRecord,
-    StateRecord,
-    StoreHead,
-    StreamRecord,
-)
+from onlinecde.streaming.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
+from onlinecde.streaming.stores.relational import REMEDY, RelationalStore
 from onlinecde.streaming.stores.sqlite_file import OwnedFile
-from onlinecde.streaming.stores.tables import PER_STREAM, SCHEMA, SQLITE_TABLES, SQLITE_UPGRADES
+from onlinecde.streaming.stores.tables import (
+    CHECKSUMS,
+    FIELDS,
+    KEPT,
+    SCHEMA,
+    SQLITE_INSERT,
+    new_tables,
+    upgrades,
+)
 
+_LOGGER = logging.getLogger("onlinecde.streaming")
 ROOM = 4 * 2**20
 """Bytes that must be left on the disk: what SQLite lets a WAL grow to before it checkpoints"""
 KEPT_REFUSALS = 100_000
@@ -41,7 +41,7 @@ _REMEDIES = {
 """What to do about SQLite's errors that do not pass by themselves"""
 
 
-class SQLiteStore:
+class SQLiteStore(RelationalStore):
     """Everything an engine commits, in one file that outlives a killed process; a `Store`.
 
     synchronous: "FULL" syncs the disk at every commit: what was acknowledged outlives a loss of power.
@@ -65,6 +65,8 @@ class SQLiteStore:
         if synchronous not in ("FULL", "NORMAL"):
             raise StoreError(f"synchronous is {synchronous!r}: choose 'FULL' or 'NORMAL'.")
         self.file = Path(file)
+        self._lost: set[str] = set()
+        """Tables whose records may not be found by their indexes"""
         if self.file.is_dir():
             raise StoreError(f"{self.file} is a folder: give a file in it.")
         if not self.file.parent.is_dir():
@@ -91,6 +93,9 @@ class SQLiteStore:
 
     def _prepare(self, synchronous: str) -> None:
         run = self._db.execute
+        run(
+            "PRAGMA auto_vacuum = INCREMENTAL"
+        )  # of a new file: room that is free is given back in steps
         if run("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
             raise StoreError(f"{self.file} is where SQLite cannot keep a WAL: use a local disk.")
         run(f"PRAGMA synchronous = {synchronous}")
@@ -99,25 +104,45 @@ class SQLiteStore:
         with self._transaction():
             result = run("SELECT count(*) FROM sqlite_master").fetchone()[0]
             if not result:
-                for statement in SQLITE_TABLES.split(";\n"):
+                for statement in new_tables("sqlite"):
                     run(statement)
                 run("INSERT INTO meta (one, schema, sequence) VALUES (1, ?, 0)", (SCHEMA,))
+                self._seal_meta()
         try:
             schema = run("SELECT schema FROM meta").fetchone()
         except sqlite3.OperationalError:
             schema = None
         if schema is None:
             raise StoreError(f"{self.file} is a database of something else: give another file.")
-        if schema[0] in SQLITE_UPGRADES:
+        if statements := upgrades("sqlite", schema[0]):
             with self._transaction():
-                for statement in SQLITE_UPGRADES[schema[0]]:
+                for statement in statements:
                     run(statement)
                 run("UPDATE meta SET schema = ?", (SCHEMA,))
+                self._seal_meta(unchecked=True)
         elif schema[0] != SCHEMA:
             raise StoreError(
                 f"{self.file} has schema {schema[0]}, this onlinecde reads {SCHEMA}: use the "
                 "onlinecde that wrote it."
             )
+        run(KEPT)
+        self.unchecked = bool(self.notes.get("unchecked"))
+        self._check_directory()
+
+    def _check_directory(self) -> None:
+        """Look through the lists by which streams and alarms are found: nothing is missed silently in them."""
+        for table in ("streams", "alarms"):
+            try:
+                report = self._read(f"PRAGMA integrity_check('{table}')")
+                sql = f"SELECT {FIELDS['streams']} FROM streams NOT INDEXED"
+                sound = table != "streams" or all(self._sound(CHECKSUMS[table], self._read(sql)))
+            except StoreError as error:
+                report, sound = [(str(error),)], False
+            if report != [("ok",)] or not sound:
+                self._lost.add(table)
+                _LOGGER.error(
+                    "store damaged", extra={"told": {"table": table, "what": report[0][0]}}
+                )
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -143,24 +168,19 @@ class SQLiteStore:
                 yield
                 self._db.execute("COMMIT")
             except BaseException:
+                self._head = None
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
 
-    def _read(self, sql: str, values: Sequence[Any] = ()) -> list[tuple]:
-        with self._failing():
-            return self._db.execute(sql, values).fetchall()
-
-    def head(self) -> StoreHead:
-        return StoreHead(*self._read("SELECT model, sequence, totals FROM meta")[0])
-
-    def adopt(self, model: str) -> None:
-        with self._transaction():
-            self._db.execute("UPDATE meta SET model = ?", (model,))
-
-    def commit(self, commit: Commit) -> None:
-        with self._transaction():
-            self._apply(commit)
+    def _read(self, sql: str, values: Sequence[Any] = (), stream: int | None = None) -> list[tuple]:
+        try:
+            with self._failing():
+                return self._db.execute(sql, values).fetchall()
+        except StoreError as error:
+            if stream is None or type(error) is not StoreError:
+                raise
+            raise StoreDamaged(f"{self._called(stream)}{error} Or {REMEDY}.") from error
 
     def check_writable(self) -> None:
         self._owned.check()
@@ -173,190 +193,49 @@ class SQLiteStore:
             (number,) = self._db.execute("PRAGMA user_version").fetchone()
             self._db.execute(f"PRAGMA user_version = {(number + 1) % 2**31}")
 
-    def rebuild(self, model: str, commits: Iterable[Commit]) -> None:
-        with self._transaction():
-            self._db.execute("DELETE FROM states")
-            self._db.execute("DELETE FROM checkpoints")
-            for commit in commits:
-                self._apply(commit)
-            self._db.execute("UPDATE meta SET model = ?", (model,))
+    @property
+    def names_lost(self) -> bool:
+        return "streams" in self._lost
 
-    def _apply(self, commit: Commit) -> None:
-        count, sequence = self._db.executemany, commit.sequence
-        done = self._db.execute(
-            "UPDATE meta SET sequence = ?, totals = ? WHERE sequence = ?",
-            (sequence, commit.totals, sequence - 1),
-        )
-        if done.rowcount != 1:
-            raise StoreError(
-                f"{self.file}: commit {sequence} does not follow the last: another engine has written "
-                "to this store."
-            )
-        count("INSERT INTO commits VALUES (?, ?)", [(sequence, commit.received)])
-        count("INSERT INTO streams VALUES (?, ?, ?, ?)", commit.opened)
-        count(
-            "INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (stream, time) DO UPDATE SET "
-            "sequence = excluded.sequence, events = excluded.events, more = excluded.more, "
-            "outputs = excluded.outputs",
-            commit.rows,
-        )
-        count(f"INSERT OR REPLACE INTO states VALUES ({_places(StateRecord)})", commit.states)
-        count("DELETE FROM checkpoints WHERE stream = ? AND time >= ?", commit.cuts)
-        count("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", commit.checkpoints)
-        count("INSERT INTO revised VALUES (?, ?, ?, ?)", commit.revised)
-        if commit.refused:
-            count(
-                "INSERT INTO refused (sequence, stream, time, channel, value, code) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                [(sequence, *one) for one in commit.refused],
-            )
-            self._db.execute(
-                "DELETE FROM refused WHERE number <= (SELECT max(number) FROM refused) - ?",
-                (KEPT_REFUSALS,),
-            )
-        count(
-            "UPDATE alarms SET rearmed = min(?2, coalesce(rearmed, ?2)) "
-            "WHERE number = (SELECT max(number) FROM alarms WHERE stream = ?1)",
-            commit.rearmed,
-        )
-        count(f"INSERT INTO alarms VALUES ({_places(Alarm)})", commit.alarms)
-
-    def find(self, names: Sequence[str]) -> list[StreamRecord | None]:
-        sql = "SELECT number, name, static, origin FROM streams WHERE name = ?"
-        result = [self._read(sql, (name,)) for name in names]
-        return [StreamRecord(*one[0]) if one else None for one in result]
-
-    def streams(self, numbers: Sequence[int] | None = None) -> list[StreamRecord]:
-        sql = "SELECT number, name, static, origin FROM streams"
-        return [StreamRecord(*one) for one in self._chosen(sql, "number", numbers)]
-
-    def states(self, numbers: Sequence[int] | None = None) -> list[StateRecord]:
-        return [
-            StateRecord(*one) for one in self._chosen("SELECT * FROM states", "stream", numbers)
-        ]
-
-    def _chosen(
-        self, sql: str, key: str, numbers: Sequence[int] | None, *, group: bool = False
-    ) -> list[tuple]:
-        by = f" GROUP BY {key}" if group else ""
-        if numbers is None:
-            return self._read(f"{sql}{by} ORDER BY {key}")
-        result = []
-        for start in range(0, len(numbers), 500):
-            some = [int(n) for n in numbers[start : start + 500]]
-            result += self._read(f"{sql} WHERE {key} IN ({','.join('?' * len(some))}){by}", some)
-        return sorted(result)
-
-    def clocks(self, since: float) -> list[ClockRecord]:
-        sql = (
-            "SELECT stream, time, received, origin, outputs FROM states JOIN streams ON number = stream "
-            "WHERE received >= ? OR origin IS NOT NULL ORDER BY stream"
-        )
-        return [ClockRecord(*one) for one in self._read(sql, (since,))]
-
-    def newest(self, most: int) -> list[int]:
-        sql = "SELECT stream FROM states ORDER BY received DESC, stream LIMIT ?"
-        return [one[0] for one in self._read(sql, (most,))]
-
-    def rows(
-        self,
-        stream: int,
-        since: float = float("-inf"),
-        until: float = float("inf"),
-        *,
-        newest: int | None = None,
-    ) -> list[RowRecord]:
-        sql = "SELECT * FROM rows WHERE stream = ? AND time >= ? AND time <= ? ORDER BY time "
-        if newest is None:
-            result = self._read(sql, (stream, since, until))
-        else:
-            result = self._read(sql + "DESC LIMIT ?", (stream, since, until, newest))[::-1]
-        return [RowRecord(*one) for one in result]
-
-    def received(self, sequences: Sequence[int]) -> dict[int, float]:
-        sql = "SELECT sequence, received FROM commits"
-        return dict(self._chosen(sql, "sequence", list(sequences)))
-
-    def checkpoint(self, stream: int, before: float) -> CheckpointRecord | None:
-        sql = "SELECT * FROM checkpoints WHERE stream = ? AND time < ? ORDER BY time DESC LIMIT 1"
-        result = self._read(sql, (stream, before))
-        return CheckpointRecord(*result[0]) if result else None
-
-    def revised(self, stream: int) -> list[RevisedRecord]:
-        result = self._read("SELECT * FROM revised WHERE stream = ? ORDER BY rowid", (stream,))
-        return [RevisedRecord(*one) for one in result]
-
-    def refused(self, most: int = 1000) -> list[RefusedRecord]:
-        sql = "SELECT stream, time, channel, value, code FROM refused ORDER BY number DESC LIMIT ?"
-        return [RefusedRecord(*one) for one in self._read(sql, (most,))]
+    def _owned_alarms(self, streams: Sequence[int] | None) -> None:
+        """Raise where alarms of these streams may be missing among those that an index finds."""
+        if "alarms" in self._lost and (streams is None or len(streams)):
+            stream = None if streams is None else streams[0]
+            self._damaged(stream, "the list of alarms is damaged, so that some may be missing")
 
     def alarms(
         self, stream: int | None = None, *, unacknowledged: bool = False
     ) -> list[Alarm[int]]:
-        asked, values = ["TRUE"], []
-        if stream is not None:
-            asked.append("stream = ?")
-            values.append(stream)
-        if unacknowledged:
-            asked.append("acknowledged IS NULL")
-        sql = f"SELECT * FROM alarms WHERE {' AND '.join(asked)} ORDER BY number DESC"
-        return [Alarm(*one) for one in self._read(sql, values)]
+        self._owned_alarms(None if stream is None else [stream])
+        return super().alarms(stream, unacknowledged=unacknowledged)
 
     def newest_alarms(self, streams: Sequence[int] | None = None) -> list[Alarm[int]]:
-        numbers = self._chosen(
-            "SELECT stream, max(number) FROM alarms", "stream", streams, group=True
-        )
-        alarms = self._chosen("SELECT * FROM alarms", "number", [number for _, number in numbers])
-        return sorted((Alarm(*one) for one in alarms), key=lambda alarm: alarm.stream)
+        self._owned_alarms(streams)
+        return super().newest_alarms(streams)
 
-    def acknowledge(self, number: int, at: float, by: str) -> Alarm[int] | None:
-        with self._transaction():
-            self._db.execute(
-                'UPDATE alarms SET acknowledged = ?, "by" = ? WHERE number = ? AND acknowledged IS NULL',
-                (at, by, number),
-            )
-        result = self._read("SELECT * FROM alarms WHERE number = ?", (number,))
-        return Alarm(*result[0]) if result else None
+    def _change(self, sql: str, values: Sequence[Any] = ()) -> int:
+        return self._db.execute(sql, values).rowcount
 
-    def pruned(self) -> bool:
-        return bool(self._read("SELECT pruned FROM meta")[0][0])
+    def _put(self, table: str, records: Sequence[tuple]) -> None:
+        self._db.executemany(SQLITE_INSERT[table], records)
 
-    def prune(self, keep: float) -> int:
-        with self._transaction():
-            run = self._db.execute
-            run("CREATE TEMP TABLE floor (stream INTEGER PRIMARY KEY, time REAL NOT NULL)")
-            run(
-                "INSERT INTO floor SELECT s.stream, max(c.time) FROM states s JOIN checkpoints c "
-                "ON c.stream = s.stream AND c.time < s.time - ? GROUP BY s.stream",
-                (keep,),
-            )
-            at = "(SELECT time FROM floor WHERE floor.stream = {0}.stream)"
-            gone = run(f"DELETE FROM rows WHERE time <= {at.format('rows')}").rowcount
-            run(f"DELETE FROM checkpoints WHERE time < {at.format('checkpoints')}")
-            run(f"DELETE FROM revised WHERE time <= {at.format('revised')}")
-            run("DELETE FROM commits WHERE sequence < (SELECT min(sequence) FROM rows)")
-            if gone:
-                run("UPDATE meta SET pruned = 1")
-            run("DROP TABLE floor")
-        return gone
+    def _cut(self, table: str, cuts: Sequence[tuple[int, float]]) -> None:
+        self._db.executemany(f"DELETE FROM {table} WHERE stream = ? AND time >= ?", cuts)
 
-    def forget(self, stream: int, totals: str) -> None:
-        with self._transaction():
-            for table in PER_STREAM:
-                self._db.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))
-            self._db.execute(
-                "DELETE FROM refused WHERE stream = (SELECT name FROM streams WHERE number = ?)",
-                (stream,),
-            )
-            self._db.execute("DELETE FROM streams WHERE number = ?", (stream,))
-            self._db.execute("UPDATE meta SET totals = ?", (totals,))
+    def _kept_refusals(self) -> int:
+        return KEPT_REFUSALS
+
+    def compact(self, pages: int | None = None) -> int:
+        with self._failing():
+            if pages is None:
+                self._db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                self._db.execute("VACUUM")
+            else:
+                # Each row of the answer is a page that was given back.
+                self._db.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+            return self._db.execute("PRAGMA freelist_count").fetchone()[0]
 
     def close(self) -> None:
         with self._failing():
             self._db.close()
         self._owned.release()
-
-
-def _places(record: type[Any]) -> str:
-    """A question mark for each field of a record."""
-    return ", ".join("?" * len(record.__match_args__))

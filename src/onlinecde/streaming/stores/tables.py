@@ -2,91 +2,119 @@
 
 from __future__ import annotations
 
+from onlinecde.streaming.stores.checksums import Checksum
 from onlinecde.streaming.stores.postgres_arrays import Blobs, Column, Floats, Integers, Texts
 
-SCHEMA = 2
+KEPT = "CREATE TABLE IF NOT EXISTS kept (key TEXT PRIMARY KEY, text TEXT NOT NULL)"
+"""What other parts keep beside streams and rows"""
+SCHEMA = 3
 
 # Rows are appended, and found by their index: a table in the order of streams would have to write a page
 # for each stream of a micro-batch.
-SQLITE_TABLES = """
-CREATE TABLE meta (one INTEGER PRIMARY KEY CHECK (one = 1), schema INTEGER NOT NULL, model TEXT,
-                   sequence INTEGER NOT NULL, totals TEXT, pruned INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE streams (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, static BLOB, origin REAL);
-CREATE TABLE rows (stream INTEGER NOT NULL, time REAL NOT NULL, sequence INTEGER NOT NULL,
-                   events BLOB NOT NULL, more TEXT, outputs BLOB NOT NULL);
+_STATES = """
+CREATE TABLE {0}states (stream {int} PRIMARY KEY, time {real} NOT NULL, rows {int} NOT NULL, since {int} NOT NULL,
+    first {real} NOT NULL, previous {real}, received {real} NOT NULL, outputs {blob} NOT NULL, body {blob} NOT NULL,
+    sequence {int}, crc {int}){room};
+CREATE TABLE {0}checkpoints (stream {int} NOT NULL, time {real} NOT NULL, body {blob} NOT NULL, crc {int});
+CREATE UNIQUE INDEX {0}checkpoints_of_stream ON {0}checkpoints (stream, time)"""
+_TABLES = """
+CREATE TABLE meta (one {int} PRIMARY KEY CHECK (one = 1), schema {int} NOT NULL, {writer}model TEXT,
+    sequence {int} NOT NULL, totals TEXT, pruned {int} NOT NULL DEFAULT 0, notes TEXT, crc {int});
+CREATE TABLE streams (number {int} PRIMARY KEY, name TEXT NOT NULL UNIQUE, static {blob}, origin {real}, ended {real},
+    crc {int});
+CREATE TABLE rows (stream {int} NOT NULL, time {real} NOT NULL, sequence {int} NOT NULL, events {blob} NOT NULL,
+    more TEXT, outputs {blob} NOT NULL, before {real}, crc {int});
 CREATE UNIQUE INDEX rows_of_stream ON rows (stream, time);
-CREATE TABLE states (stream INTEGER PRIMARY KEY, time REAL NOT NULL, rows INTEGER NOT NULL,
-                     since INTEGER NOT NULL, first REAL NOT NULL, previous REAL, received REAL NOT NULL,
-                     outputs BLOB NOT NULL, body BLOB NOT NULL);
-CREATE TABLE checkpoints (stream INTEGER NOT NULL, time REAL NOT NULL, body BLOB NOT NULL);
-CREATE UNIQUE INDEX checkpoints_of_stream ON checkpoints (stream, time);
-CREATE TABLE revised (stream INTEGER NOT NULL, time REAL NOT NULL, sequence INTEGER NOT NULL,
-                      outputs BLOB NOT NULL);
+CREATE TABLE revised ({number}stream {int} NOT NULL, time {real} NOT NULL, sequence {int} NOT NULL,
+    outputs {blob} NOT NULL, crc {int});
 CREATE INDEX revised_of_stream ON revised (stream);
-CREATE TABLE refused (number INTEGER PRIMARY KEY, sequence INTEGER NOT NULL, stream TEXT, time TEXT,
-                      channel TEXT, value TEXT, code TEXT NOT NULL);
-CREATE TABLE alarms (number INTEGER PRIMARY KEY, stream INTEGER NOT NULL, time REAL NOT NULL,
-                     probability REAL NOT NULL, threshold REAL NOT NULL, raised REAL NOT NULL,
-                     acknowledged REAL, "by" TEXT, rose TEXT, policy TEXT, rearmed REAL);
+CREATE TABLE refused (number {int} PRIMARY KEY, sequence {int} NOT NULL, stream TEXT, time TEXT, channel TEXT,
+    value TEXT, code TEXT NOT NULL, crc {int});
+CREATE TABLE alarms (number {int} PRIMARY KEY, stream {int} NOT NULL, time {real} NOT NULL, probability {real} NOT NULL,
+    threshold {real} NOT NULL, raised {real} NOT NULL, acknowledged {real}, "by" TEXT, rose TEXT, policy TEXT,
+    rearmed {real}, crc {int});
 CREATE INDEX alarms_of_stream ON alarms (stream);
-CREATE TABLE commits (sequence INTEGER PRIMARY KEY, received REAL NOT NULL);
-"""
+CREATE TABLE commits (sequence {int} PRIMARY KEY, received {real} NOT NULL, crc {int})"""
+_TYPES = {
+    "sqlite": {"int": "INTEGER", "real": "REAL", "blob": "BLOB", "number": "", "room": "", "writer": ""},
+    # States are replaced again and again: with room on their pages that touches no index.
+    "postgres": {
+        "int": "BIGINT", "real": "FLOAT8", "blob": "BYTEA", "number": "number BIGINT PRIMARY KEY, ",
+        "room": " WITH (fillfactor = 50)", "writer": "writer TEXT NOT NULL, ",
+    },
+}  # fmt: skip
 
-SQLITE_UPGRADES = {
-    1: (
-        "ALTER TABLE alarms ADD COLUMN rose TEXT",
-        "ALTER TABLE alarms ADD COLUMN policy TEXT",
-        "ALTER TABLE alarms ADD COLUMN rearmed REAL",
-    )
-}
-"""What to do to the tables of an earlier schema"""
 
-# States are replaced again and again: with room on their pages that touches no index. Their bytes are
-# floats, which do not compress.
-TABLES = """
-CREATE TABLE meta (one INTEGER PRIMARY KEY CHECK (one = 1), schema INTEGER NOT NULL, writer TEXT NOT NULL,
-                   model TEXT, sequence BIGINT NOT NULL, totals TEXT, pruned BOOLEAN NOT NULL DEFAULT FALSE);
-CREATE TABLE streams (number BIGINT PRIMARY KEY, name TEXT NOT NULL UNIQUE, static BYTEA, origin FLOAT8);
-CREATE TABLE rows (stream BIGINT NOT NULL, time FLOAT8 NOT NULL, sequence BIGINT NOT NULL,
-                   events BYTEA NOT NULL, more TEXT, outputs BYTEA NOT NULL, PRIMARY KEY (stream, time));
-CREATE TABLE states (stream BIGINT PRIMARY KEY, time FLOAT8 NOT NULL, rows BIGINT NOT NULL,
-                     since BIGINT NOT NULL, first FLOAT8 NOT NULL, previous FLOAT8,
-                     received FLOAT8 NOT NULL, outputs BYTEA NOT NULL, body BYTEA NOT NULL)
-                     WITH (fillfactor = 50);
-ALTER TABLE states ALTER COLUMN body SET STORAGE EXTERNAL;
-CREATE TABLE checkpoints (stream BIGINT NOT NULL, time FLOAT8 NOT NULL, body BYTEA NOT NULL,
-                          PRIMARY KEY (stream, time));
-ALTER TABLE checkpoints ALTER COLUMN body SET STORAGE EXTERNAL;
-CREATE TABLE revised (number BIGINT PRIMARY KEY, stream BIGINT NOT NULL, time FLOAT8 NOT NULL,
-                      sequence BIGINT NOT NULL, outputs BYTEA NOT NULL);
-CREATE INDEX revised_of_stream ON revised (stream);
-CREATE TABLE refused (number BIGINT PRIMARY KEY, sequence BIGINT NOT NULL, stream TEXT, time TEXT,
-                      channel TEXT, value TEXT, code TEXT NOT NULL);
-CREATE TABLE alarms (number BIGINT PRIMARY KEY, stream BIGINT NOT NULL, time FLOAT8 NOT NULL,
-                     probability FLOAT8 NOT NULL, threshold FLOAT8 NOT NULL, raised FLOAT8 NOT NULL,
-                     acknowledged FLOAT8, "by" TEXT, rose TEXT, policy TEXT, rearmed FLOAT8);
-CREATE INDEX alarms_of_stream ON alarms (stream);
-CREATE TABLE commits (sequence BIGINT PRIMARY KEY, received FLOAT8 NOT NULL)
-"""
+def _written(dialect: str, *texts: tuple[str, str]) -> list[str]:
+    """Statements in a dialect."""
+    joined = ";".join(text.format(prefix, **_TYPES[dialect]) for prefix, text in texts)
+    return [one.strip() for one in joined.split(";")]
 
-UPGRADES = {
-    1: (
-        "ALTER TABLE alarms ADD COLUMN rose TEXT, ADD COLUMN policy TEXT, ADD COLUMN rearmed FLOAT8",
-    )
-}
 
-PER_STREAM = ("rows", "states", "checkpoints", "revised", "alarms")
+def _external(prefix: str) -> list[str]:
+    """The bytes of states are floats, which do not compress."""
+    return [
+        f"ALTER TABLE {prefix}{table} ALTER COLUMN body SET STORAGE EXTERNAL"
+        for table in ("states", "checkpoints")
+    ]
+
+
+SHADOW = "shadow_"
+"""Before the names of the tables with the states of another model that is being built"""
+
+
+def new_tables(dialect: str) -> list[str]:
+    """Statements that make all tables."""
+    both = _written(dialect, ("", _TABLES), ("", _STATES), (SHADOW, _STATES))
+    return both + (_external("") + _external(SHADOW) if dialect == "postgres" else [])
+
+
+def upgrades(dialect: str, schema: int) -> list[str]:
+    """Statements that bring the tables of an earlier schema up to date; empty for one that is not known."""
+    text, real, integer = "TEXT", _TYPES[dialect]["real"], _TYPES[dialect]["int"]
+    added: list[tuple[str, str, str]] = []
+    if schema == 1:
+        added += [("alarms", "rose", text), ("alarms", "policy", text), ("alarms", "rearmed", real)]
+    added += [("meta", "notes", text), ("streams", "ended", real), ("rows", "before", real)]
+    added += [("states", "sequence", integer), ("meta", "crc", integer)]
+    added += [(table, "crc", integer) for table in KINDS if not table.startswith(SHADOW)]
+    if schema not in (1, 2):
+        return []
+    result = [f"ALTER TABLE {table} ADD COLUMN {name} {kind}" for table, name, kind in added]
+    if dialect == "postgres":
+        result += [
+            "ALTER TABLE meta ALTER COLUMN pruned DROP DEFAULT",
+            "ALTER TABLE meta ALTER COLUMN pruned TYPE BIGINT USING pruned::int",
+            "ALTER TABLE meta ALTER COLUMN pruned SET DEFAULT 0",
+        ]
+    result += _written(dialect, (SHADOW, _STATES))
+    return result + (_external(SHADOW) if dialect == "postgres" else [])
+
+
+PER_STREAM = (
+    "rows",
+    "states",
+    "checkpoints",
+    "revised",
+    "alarms",
+    f"{SHADOW}states",
+    f"{SHADOW}checkpoints",
+)
+_STATE_KINDS: dict[str, type[Column]] = {
+    "stream": Integers, "time": Floats, "rows": Integers, "since": Integers, "first": Floats,
+    "previous": Floats, "received": Floats, "outputs": Blobs, "body": Blobs, "sequence": Integers,
+}  # fmt: skip
+_CHECKPOINT_KINDS: dict[str, type[Column]] = {"stream": Integers, "time": Floats, "body": Blobs}
 KINDS: dict[str, dict[str, type[Column]]] = {
-    "streams": {"number": Integers, "name": Texts, "static": Blobs, "origin": Floats},
+    "streams": {
+        "number": Integers, "name": Texts, "static": Blobs, "origin": Floats, "ended": Floats,
+    },
     "rows": {
         "stream": Integers, "time": Floats, "sequence": Integers, "events": Blobs, "more": Texts,
-        "outputs": Blobs,
+        "outputs": Blobs, "before": Floats,
     },
-    "states": {
-        "stream": Integers, "time": Floats, "rows": Integers, "since": Integers, "first": Floats,
-        "previous": Floats, "received": Floats, "outputs": Blobs, "body": Blobs,
-    },
-    "checkpoints": {"stream": Integers, "time": Floats, "body": Blobs},
+    "states": _STATE_KINDS,
+    "checkpoints": _CHECKPOINT_KINDS,
     "revised": {"stream": Integers, "time": Floats, "sequence": Integers, "outputs": Blobs},
     "refused": {
         "sequence": Integers, "stream": Texts, "time": Texts, "channel": Texts, "value": Texts,
@@ -97,24 +125,46 @@ KINDS: dict[str, dict[str, type[Column]]] = {
         "threshold": Floats, "raised": Floats, "acknowledged": Floats, '"by"': Texts,
         "rose": Texts, "policy": Texts, "rearmed": Floats,
     },
+    "commits": {"sequence": Integers, "received": Floats},
 }  # fmt: skip
+"""The fields of each table that has a checksum for each record, `crc`, beside these"""
+CHECKSUMS = {
+    # Of states the bytes have a checksum of their own, and need not be read where they are not looked at.
+    table: Checksum(kinds, without="body" if table == "states" else "")
+    for table, kinds in KINDS.items()
+}
+KINDS |= {f"{SHADOW}states": _STATE_KINDS, f"{SHADOW}checkpoints": _CHECKPOINT_KINDS}
+CHECKSUMS |= {f"{SHADOW}{table}": CHECKSUMS[table] for table in ("states", "checkpoints")}
+KINDS = {table: {**kinds, "crc": Integers} for table, kinds in KINDS.items()}
 FIELDS = {table: ", ".join(kinds) for table, kinds in KINDS.items()}
-CUT_KINDS = {"stream": Integers, "time": Floats}
+HEAD = Checksum(
+    {"schema": Integers, "model": Texts, "sequence": Integers, "totals": Texts, "pruned": Integers, "notes": Texts}
+)  # fmt: skip
+KEYS = {
+    "rows": "stream, time",
+    "states": "stream",
+    "checkpoints": "stream, time",
+    f"{SHADOW}states": "stream",
+    f"{SHADOW}checkpoints": "stream, time",
+    "streams": "number",
+    "alarms": "number",
+    "commits": "sequence",
+}
+"""Tables in which a record takes the place of an older one with the same key"""
+
+
+def upsert(table: str, source: str) -> str:
+    """Insert records; one whose key is there already takes the old one's place."""
+    sql = f"INSERT INTO {table} ({FIELDS[table]}) {source}"
+    if key := KEYS.get(table):
+        new = [name for name in KINDS[table] if name not in key.split(", ")]
+        sql += f" ON CONFLICT ({key}) DO UPDATE SET "
+        sql += ", ".join(f"{name} = excluded.{name}" for name in new)
+    return sql
 
 
 def _unnest(kinds: dict[str, type[Column]]) -> str:
     return f"unnest({', '.join(f'%b::{kind.name}[]' for kind in kinds.values())})"
-
-
-def _insert(table: str, key: str = "") -> str:
-    """Insert columns; a record whose key is there already takes the old one's place."""
-    kinds, fields = KINDS[table], FIELDS[table]
-    sql = f"INSERT INTO {table} ({fields}) SELECT * FROM {_unnest(kinds)}"
-    if key:
-        new = [name for name in kinds if name not in key.split(", ")]
-        sql += f" ON CONFLICT ({key}) DO UPDATE SET "
-        sql += ", ".join(f"{name} = excluded.{name}" for name in new)
-    return sql
 
 
 def _append(table: str) -> str:
@@ -127,24 +177,19 @@ def _append(table: str) -> str:
 
 
 INSERT = {
-    "streams": _insert("streams"),
-    "rows": _insert("rows", "stream, time"),
-    "states": _insert("states", "stream"),
-    "checkpoints": _insert("checkpoints", "stream, time"),
-    "revised": _append("revised"),
-    "refused": _append("refused"),
-    "alarms": _insert("alarms"),
-}
-CUT = (
-    f"DELETE FROM checkpoints USING {_unnest(CUT_KINDS)} AS cut (stream, time) "
-    "WHERE checkpoints.stream = cut.stream AND checkpoints.time >= cut.time"
-)
-REARM = (
-    f"UPDATE alarms SET rearmed = LEAST(rearmed, over.time) FROM {_unnest(CUT_KINDS)} AS over (stream, time) "
-    "WHERE number = (SELECT max(number) FROM alarms AS newest WHERE newest.stream = over.stream)"
-)
-FLOOR = (
-    "(SELECT s.stream, max(c.time) AS time FROM states s JOIN checkpoints c ON c.stream = s.stream "
-    "AND c.time < s.time - %s GROUP BY s.stream) AS least"
-)
-"""For each stream, the newest checkpoint that the rows to be kept need"""
+    table: upsert(table, f"SELECT * FROM {_unnest(kinds)}")
+    for table, kinds in KINDS.items()
+    if table not in ("revised", "refused")
+} | {table: _append(table) for table in ("revised", "refused")}
+SQLITE_INSERT = {
+    table: upsert(table, f"VALUES ({', '.join('?' * len(kinds))})") for table, kinds in KINDS.items()
+}  # fmt: skip
+CUT_KINDS = {"stream": Integers, "time": Floats}
+
+
+def cut_sql(table: str) -> str:
+    """Deletes the checkpoints of some streams from a time on, given as columns."""
+    return (
+        f"DELETE FROM {table} USING {_unnest(CUT_KINDS)} AS cut (stream, time) "
+        f"WHERE {table}.stream = cut.stream AND {table}.time >= cut.time"
+    )
