@@ -88,9 +88,10 @@ class Service:
         self.clock = StreamClock(settings.units_per_second, settings.silence, latest=engine.latest)
         engine.stream_clock = self.clock
         names = OutputNames.of(
-            engine.kind, settings.classes, engine.outputs, engine.model.intervals
+            engine.kind, settings.classes, engine.outputs, engine.model.own_intervals
         )
-        self.names = names if engine.bins is None else replace(names, risks=engine.risks)
+        plain = engine.bins is None and engine.forecasts is None
+        self.names = names if plain else replace(names, risks=engine.risks)
         self.hub = Hub(self.names_within)
         self.sessions = Sessions(tokens, seconds=settings.session_seconds)
         self.audit = AuditLog(settings.audit)
@@ -102,6 +103,8 @@ class Service:
         fair = lambda: tokens is not None and len(tokens) > 1  # noqa: E731
         self.bodies = Shares(limits.bodies_bytes, fair=fair)
         """Bytes of bodies being read now"""
+        self.reading = asyncio.Lock()
+        """Whoever turns a large body into events"""
         self.sockets = Shares(limits.sockets, fair=fair)
         queue = Shares(limits.queued_events, fair=fair)
         self.metrics = Metrics(engine, queue, self.sessions)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,7 +31,7 @@ from onlinecde.streaming.looks import Looked
 from onlinecde.streaming.pieces import Progress, result_of
 from onlinecde.streaming.pipeline.apply import apply_batch, apply_in_pieces
 from onlinecde.streaming.pipeline.long_tails import LongWork, rework
-from onlinecde.streaming.pipeline.validate import is_name, is_text
+from onlinecde.streaming.pipeline.validate import is_name, is_text, name_fault
 from onlinecde.streaming.rebuild import rebuild as rebuild_store
 from onlinecde.streaming.rebuild import repair as repair_stream
 from onlinecde.streaming.served import served_model
@@ -92,6 +93,7 @@ class Engine:
         self._state = EngineState(served, self.store, self.settings)
         self.policy, self.watched_output = self._state.policy, self._state.watched_output
         self.bins, self.horizon = served.bins, self._state.horizon
+        self.forecasts = served.forecasts
         self.latest = self._state.limits.latest
         known = self.store.head().model
         if rebuild and known is not None and known != served.hash:
@@ -143,6 +145,14 @@ class Engine:
                 lambda state, n=number: rework(state, n, self.clock()), writing=True
             )
             yield from (one for one in pieces if one is not None)
+
+    @cached_property
+    def plausible(self) -> dict[str, tuple[float, float]]:
+        """Channel -> least and largest plausible value, NaN for no bound."""
+        spans = self.settings.ranges(self.schema).T.tolist()
+        return {
+            name: (least, most) for name, (least, most) in zip(self.channels, spans, strict=True)
+        }
 
     @property
     def stream_clock(self) -> StreamClock | None:
@@ -212,6 +222,7 @@ class Engine:
                         "origin_fixed",
                     )
                 return info
+            wrong = name_fault(stream) or wrong
             if wrong is not None:
                 raise StreamingError(wrong.message, wrong.code)
             if state.totals.streams >= state.settings.most_streams:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, Literal, get_type_hints
 
 import torch
@@ -17,6 +18,8 @@ from onlinecde.data import Task
 from onlinecde.models import MODELS, NeuralCDE, OnlineModel
 from onlinecde.models.flat_settings import maker
 from onlinecde.series import SeriesBatch
+from onlinecde.training.forecasting import start_at_last_values
+from onlinecde.training.growing import KINDS, has_room
 from onlinecde.training.journal import model_settings_of_then, settings_of_then
 from onlinecde.training.objectives import lay_bins
 from onlinecde.training.settings import FitError, FitSettings, remedy
@@ -68,6 +71,9 @@ MANY = 200_000
 """From so many labels at training rows on, the readout is the mean of several members. They learn more
 slowly than one and go further: better with 550,000 labels at rows, worse with one label for each of
 5,600 streams; in between nothing was tried."""
+
+GROWN = 1_000
+"""Training streams from which on trees are grown beside a Neural CDE's readout"""
 
 
 @dataclass(frozen=True)
@@ -243,6 +249,8 @@ def build_model(task: Task, name: str, given: Settings | None = None) -> OnlineM
     """A model for a task, with fresh weights from torch's random numbers."""
     model = build(name, model_settings(task, name, given))
     lay_bins(model, task)
+    if task.forecast is not None:
+        start_at_last_values(model, task)
     return model
 
 
@@ -321,7 +329,7 @@ def _choose_for_cde(chosen: Choices, task: Task, given: Settings) -> None:
                 plain, "task", "labels are known between rows, and a state may learn more of them"
             )
         several = {**recipe, **given}.get("readout_members", 1) > 1
-        if several and (task.kind, task.outputs) == ("binary", 1):
+        if several and (task.kind, task.outputs) == ("binary", 1) and not _trees_grow(task):
             chosen.set({"readout_steps": 256}, "task", "binary, with several readout members")
 
 
@@ -377,6 +385,9 @@ def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choi
         if isinstance(model, NeuralCDE):
             why = "a state that foresees values learns more of each stream"
             chosen.set({"outlook": _outlook(task), "weight_decay": 0.3}, "data", why)
+    if isinstance(model, NeuralCDE) and has_room(model) and _trees_grow(task):
+        why = f"{len(task.splits['train']):,} training streams, and LightGBM is installed"
+        chosen.set({"trees": True}, "data", why)
     if head.inputs > READ:
         why = f"the readout sees {head.inputs:,} numbers"
         chosen.set({"head_lr": round(READ / head.inputs, 3)}, "data", why)
@@ -401,6 +412,12 @@ def _outlook(task: Task) -> tuple[float, ...]:
     spans = task.label_truth.until.to(task.series.times) - task.series.times[:, 0]
     usual = float(spans[spans.isfinite() & (spans > 0)].median())
     return tuple(float(f"{usual * share:.2g}") for share in OUTLOOK)
+
+
+def _trees_grow(task: Task) -> bool:
+    """Whether trees are grown beside a readout that has room for them: in place of single-feature steps."""
+    enough = len(task.splits.get("train", ())) >= GROWN
+    return enough and task.kind in KINDS and find_spec("lightgbm") is not None
 
 
 def _labels_at_rows(task: Task) -> int:
