@@ -40,8 +40,8 @@ FORESEES = ", with an outlook"
 def columns() -> dict[str, tuple[str, dict[str, Any]]]:
     """The model and what is said of its training, by name; outlooks of others are those of the Neural CDE."""
     found: dict[str, tuple[str, dict[str, Any]]] = {
-        NEURAL: ("neural-cde", {}),
-        f"{NEURAL}, labels alone": ("neural-cde", {"outlook": ()}),
+        NEURAL: ("neural-cde", {"trees": False}),
+        f"{NEURAL}, labels alone": ("neural-cde", {"outlook": (), "trees": False}),
         "ODE-RNN": ("ode-rnn", {}),
     }
     for name in ROWS:
