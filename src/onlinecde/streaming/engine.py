@@ -32,8 +32,10 @@ from onlinecde.streaming.pipeline.apply import apply_batch
 from onlinecde.streaming.pipeline.validate import is_name, is_text
 from onlinecde.streaming.rebuild import rebuild as rebuild_store
 from onlinecde.streaming.rebuild import repair as repair_stream
+from onlinecde.streaming.retention import Deleted, Retention, delete_old
 from onlinecde.streaming.served import served_model
 from onlinecde.streaming.settings import EngineSettings
+from onlinecde.streaming.shadow import Shadow
 from onlinecde.streaming.state import EngineState, lost_name
 from onlinecde.streaming.stores.base import Store, StreamRecord
 from onlinecde.streaming.stores.memory import MemoryStore
@@ -80,22 +82,40 @@ class Engine:
     ) -> None:
         served = served_model(model, channels)
         self.settings = EngineSettings(**settings)
-        self.model, self.model_hash, self.kind = served.model, served.hash, served.kind
-        self.channels, self.units, self.schema = served.channels, served.units, served.schema
-        self.outputs = served.model.outputs
         self.store = MemoryStore() if store is None else store
         self.clock = clock
         self._lock = threading.RLock()
         self._state = EngineState(served, self.store, self.settings)
-        self.policy, self.watched_output = self._state.policy, self._state.watched_output
-        self.bins, self.horizon = served.bins, self._state.horizon
-        self.latest = self._state.limits.latest
+        self._describe()
         known = self.store.head().model
         if rebuild and known is not None and known != served.hash:
             rebuild_store(self._state, progress)
         self._state.settle()
         self.stream_clock = stream_clock
         self._state.preload()
+        self.shadow = Shadow(self)
+        """Another model beside this one"""
+        self._state.on_commit = self.shadow.heard
+
+    def _describe(self) -> None:
+        """What is public of the model that serves."""
+        served, state = self._state.served, self._state
+        self.model, self.model_hash, self.kind = served.model, served.hash, served.kind
+        self.channels, self.units, self.schema = served.channels, served.units, served.schema
+        self.outputs, self.bins = served.model.outputs, served.bins
+        self.policy, self.watched_output = state.policy, state.watched_output
+        self.horizon, self.latest = state.horizon, state.limits.latest
+
+    def _follow(self, new: EngineState) -> None:
+        """Go on with another model, which the store has taken already."""
+        old = self._state
+        old.retired, old.on_commit = True, lambda commit: None
+        new.stream_clock, new.on_commit = old.stream_clock, self.shadow.heard
+        looking = new.policy is not None and new.policy.every is not None
+        new.looked_at = (old.looked_at or self.clock()) if looking and old.stream_clock else None
+        self._state = new
+        self._describe()
+        new.settle()
 
     def apply(self, events: EventBatch | Sequence[Event]) -> Receipts:
         """One micro-batch: validate, order, merge, integrate, commit; then the receipts.
@@ -440,8 +460,23 @@ class Engine:
         """
         if not keep >= 0:
             raise StreamingError(f"keep is {keep}: give a time of 0 or more.", "setting_bad")
+        return result_of(self.retain_pieces(Retention(keep=keep))).rows
+
+    def retain_pieces(self, retention: Retention) -> Iterator[Deleted | Progress | None]:
+        """Delete what is older than asked for, piece by piece, with the engine free in between.
+
+        While another model is being built beside this one, no rows are deleted that it has not seen.
+        """
+        if self.shadow.status().state == "building":
+            retention = replace(retention, keep=None, received=None)
+        return self._in_pieces(
+            lambda state: delete_old(state, retention, self.clock(), self.forget), writing=True
+        )
+
+    def end_stream(self, stream: str) -> None:
+        """Note that a stream has ended, durably: `Retention.ended` counts from now, unless another event comes."""
         with self._ready() as state:
-            return self.store.prune(max(keep, state.settings.lateness))
+            self.store.end(self._number(state, stream), self.clock())
 
     def repair(self, stream: str) -> None:
         """Integrate a stream's stored rows again: for a state that is damaged (`CodecError`)."""

@@ -69,6 +69,7 @@ def merge(
     *,
     lateness: float,
     ahead: float,
+    floor: float = float("-inf"),
 ) -> Merged:
     """Take the events of one stream one by one, as if each had come alone.
 
@@ -79,6 +80,7 @@ def merge(
         older: gives a row from before that, by its time.
         lateness: how far behind the newest row an event may lie.
         ahead: how far ahead of it.
+        floor: rows up to this time were deleted by retention.
     """
     merged = Merged()
     rows = dict(stored)
@@ -99,6 +101,14 @@ def merge(
                     f"time {time!r} lies {last - time:g} behind the stream's newest row at {last!r}; "
                     f"events may come {lateness:g} late.",
                 )
+            continue
+        if time <= floor:
+            merged.refuse(
+                place,
+                "before_cut",
+                f"time {time!r} lies before what is kept of the stream: its rows up to {floor!r} were deleted by "
+                "retention.",
+            )
             continue
         if last > float("-inf") and time > last + ahead:
             merged.refuse(
@@ -182,6 +192,7 @@ def merge_others(
         number, last = int(state.number[slot]), float(state.last[slot])
         try:
             known = _known_rows(state, number, last, own)
+            floor = _floor(state, number, known, own)
         except (
             CodecError
         ) as error:  # its stored rows are damaged: it keeps no other stream from going on
@@ -199,7 +210,7 @@ def merge_others(
 
         merged = merge(
             own, last, stored, older,
-            lateness=state.settings.lateness, ahead=state.ahead,
+            lateness=state.settings.lateness, ahead=state.ahead, floor=floor,
         )  # fmt: skip
         results.append(merged)
         start = min(merged.changed, default=float("inf"))
@@ -231,6 +242,16 @@ def _known_rows(
     if all(name is None for *_, name in events):
         oldest = max(oldest, min(event[1] for event in events))
     return {row.time: row for row in state.store.rows(number, oldest)}
+
+
+def _floor(
+    state: EngineState, number: int, known: dict[float, RowRecord], events: list[tuple]
+) -> float:
+    """Up to where a stream's rows were deleted, if some events may lie there; -inf for nowhere."""
+    if known and next(iter(known)) <= min(event[1] for event in events):
+        return float("-inf")
+    first = state.store.first_row(number)
+    return float("-inf") if first is None or first.before is None else first.before
 
 
 def _base(state: EngineState, slot: int, start: float) -> tuple[int | StreamState, list[Row]]:

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from onlinecde.streaming.alarms import Alarm
@@ -456,7 +457,7 @@ class RelationalStore:
     def prune(self, keep: float) -> int:
         gone, after = 0, 0
         while (piece := self.floors(after, 500, keep=keep, lateness=0.0, old=None)) is not None:
-            floors, after = piece
+            floors, after, _ = piece
             while floors:
                 deleted, done = self.cut(floors)
                 gone, floors = gone + deleted, floors[done:]
@@ -479,13 +480,15 @@ class RelationalStore:
 
     def floors(
         self, after: int, most: int, *, keep: float | None, lateness: float, old: int | None
-    ) -> tuple[list[Floor], int] | None:
+    ) -> tuple[list[Floor], int, int | None] | None:
         sql = "SELECT stream, time FROM states WHERE stream > ? ORDER BY stream LIMIT ?"
         some = self._read(sql, (after, most))
         if not some:
             return None
-        floors = []
+        floors, oldest = [], []
         for stream, newest in some:
+            sql = "SELECT sequence FROM rows WHERE stream = ? ORDER BY time LIMIT 1"
+            oldest += [one[0] for one in self._read(sql, (stream,), stream)]
             limits = [] if keep is None else [newest - max(keep, lateness)]
             if old is not None:
                 sql = (
@@ -499,7 +502,7 @@ class RelationalStore:
                 sql = "SELECT 1 FROM rows WHERE stream = ? AND time <= ? LIMIT 1"
                 if self._read(sql, (stream, floor), stream):
                     floors.append(Floor(stream, floor))
-        return floors, some[-1][0]
+        return floors, some[-1][0], min(oldest, default=None)
 
     def cut(self, floors: Sequence[Floor], most: int = 2_000) -> tuple[int, int]:
         gone = done = 0
@@ -529,7 +532,7 @@ class RelationalStore:
         sql = "SELECT min(time) FROM checkpoints WHERE stream = ? AND time >= ? AND time <= ?"
         return self._read(sql, (stream, far[0][0], floor), stream)[0][0]
 
-    def drop_old(self, wall: float | None, old: int, most: int = 1_000) -> int:
+    def drop_old(self, wall: float | None, old: int, least: int, most: int = 1_000) -> int:
         gone = 0
         with self._transaction():
             sql = (
@@ -543,13 +546,31 @@ class RelationalStore:
                     sql.format("alarms", "number", f"raised < ? AND {newest}"), (wall, most)
                 )
                 gone += self._change(sql.format("refused", "number", "sequence <= ?"), (old, most))
-            gone += self._change(sql.format("commits", "sequence", "sequence < ?"), (old, most))
+            gone += self._change(sql.format("commits", "sequence", "sequence < ?"), (least, most))
         return gone
 
-    def oldest_sequence(self, stream: int) -> int | None:
-        sql = "SELECT sequence FROM rows WHERE stream = ? ORDER BY time LIMIT 1"
-        stored = self._read(sql, (stream,), stream)
-        return stored[0][0] if stored else None
+    def first_row(self, stream: int) -> RowRecord | None:
+        sql = f"SELECT {FIELDS['rows']} FROM rows WHERE stream = ? ORDER BY time LIMIT 1"
+        stored = self._checked("rows", self._read(sql, (stream,), stream))
+        return RowRecord(*stored[0]) if stored else None
+
+    def next_rows(self, stream: int, after: float, most: int) -> list[RowRecord]:
+        sql = (
+            f"SELECT {FIELDS['rows']} FROM rows WHERE stream = ? AND time > ? ORDER BY time LIMIT ?"
+        )
+        stored = self._checked("rows", self._read(sql, (stream, after, most), stream))
+        rows = [RowRecord(*one) for one in stored]
+        if rows:
+            if rows[0].before not in (None, float("-inf"), after):
+                self._missing(stream, rows[0], cut=True)
+            for first, second in pairwise(rows):
+                if second.before not in (None, first.time):
+                    self._missing(stream, second, cut=False)
+        return rows
+
+    def changed_since(self, stream: int, sequence: int) -> float:
+        sql = "SELECT min(time) FROM rows WHERE stream = ? AND sequence > ?"
+        return self._read(sql, (stream, sequence), stream)[0][0]
 
     def over(self, ended: float | None, idle: float | None, most: int) -> list[StreamRecord]:
         asked, values = [], []
