@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-emulated test-scale test-gpu check bench clean
+.PHONY: install demo test test-emulated test-scale test-gpu check package docs docs-serve bench clean
 
 install: $(STAMP)
 
@@ -36,6 +36,18 @@ test-gpu:
 		tests/models/test_gpu_models.py tests/models/test_gpu_recurrent.py tests/series/test_series_batches.py \
 		tests/streaming/test_gpu_engine.py || [ $$? = 5 ]'
 
+# The sdist and the wheel, built, installed into empty environments and used there.
+package: install
+	$(BIN)/python .ci/package.py
+
+# The site in docs/_build/html; a warning is an error, and links between pages are checked.
+docs: install
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -d docs/_build/cache docs docs/_build/html
+
+docs-serve: docs
+	@echo "http://127.0.0.1:8001/"
+	$(BIN)/python -m http.server 8001 --bind 127.0.0.1 --directory docs/_build/html
+
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -48,4 +60,4 @@ bench: install
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) out build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out build dist docs/_build .pytest_cache .ruff_cache .hypothesis

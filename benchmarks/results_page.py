@@ -1,4 +1,4 @@
-"""docs/results.md, README's results and their pictures: `python -m benchmarks.results_page`.
+"""docs/results.md, the results on docs/index.md and their pictures: `python -m benchmarks.results_page`.
 
 All numbers come from results/ and benchmarks/results/, the words from results/page.md.jinja. What has no
 file yet is left out. Tests check that both documents hold what this makes.
@@ -20,7 +20,7 @@ from benchmarks.results_steps import steps_table
 from benchmarks.results_tables import PublishedComparison, PublishedTable
 from benchmarks.search import FORMAT as SEARCH
 from benchmarks.search import by_model, search_table
-from benchmarks.tables import README, ROOT, with_part
+from benchmarks.tables import ROOT, with_part
 from onlinecde.experiments.rendering import cost_panels
 from onlinecde.files import replace_file
 from onlinecde.plots import save_figure
@@ -30,6 +30,7 @@ from onlinecde.plots.contributions import ExplainedStream, contributions_figure
 RESULTS = ROOT / "results"
 TIMINGS = ROOT / "benchmarks" / "results" / "epoch.json"
 PAGE = ROOT / "docs" / "results.md"
+HOME = ROOT / "docs" / "index.md"
 IMAGES = ROOT / "docs" / "images"
 
 
@@ -69,8 +70,8 @@ def page(folder: Path = RESULTS) -> str:
 
 
 def with_results(text: str, folder: Path = RESULTS) -> str:
-    """README with its results made anew."""
-    return with_part(text, "results", lambda: _rendered("readme.md.jinja", folder).strip())
+    """The home page with its results made anew."""
+    return with_part(text, "results", lambda: _rendered("home.md.jinja", folder).strip())
 
 
 def pictures(folder: Path = RESULTS) -> dict[str, Figure]:
@@ -107,6 +108,6 @@ def _timings() -> dict[str, Any]:
 
 if __name__ == "__main__":
     replace_file(PAGE, page())
-    replace_file(README, with_results(README.read_text()))
+    replace_file(HOME, with_results(HOME.read_text()))
     for name, figure in pictures().items():
         save_figure(figure, IMAGES, name)

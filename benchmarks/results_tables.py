@@ -1,4 +1,4 @@
-"""Published results as Markdown: the tables of docs/results.md and README."""
+"""Published results as Markdown: the tables of docs/results.md and docs/index.md."""
 
 from __future__ import annotations
 

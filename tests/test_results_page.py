@@ -1,4 +1,4 @@
-"""docs/results.md and README say what the committed results say, and nothing edited by hand."""
+"""docs/results.md and docs/index.md say what the committed results say, and nothing edited by hand."""
 
 import json
 import re
@@ -7,9 +7,9 @@ import shutil
 import pytest
 from benchmarks.epoch_picture import epoch_figure, epoch_table
 from benchmarks.results_page import (
+    HOME,
     IMAGES,
     PAGE,
-    README,
     RESULTS,
     page,
     pictures,
@@ -26,13 +26,13 @@ def test_the_page_is_made_from_the_results():
     assert PAGE.read_text() == page(), "run: python -m benchmarks.results_page"
 
 
-def test_readme_shows_the_results():
-    text = README.read_text()
+def test_the_home_page_shows_the_results():
+    text = HOME.read_text()
     assert text == with_results(text), "run: python -m benchmarks.results_page"
 
 
-def test_readme_sets_no_published_number_beside_ours(folder):
-    """The page says of each data set how the paper's differs; README has no room to."""
+def test_the_home_page_sets_no_published_number_beside_ours(folder):
+    """The page says of each data set how the paper's differs; the home page has no room to."""
     assert "(98.6 ± 0.5)" in page(folder)
     shown = with_results(MARKS, folder)
     assert "CharacterTrajectories" in shown
@@ -225,7 +225,7 @@ def compared(folder, name, **folds):
     (folder / f"{name}.json").write_text(json.dumps(told))
 
 
-def test_readme_names_the_best_of_the_others(folder):
+def test_the_home_page_names_the_best_of_the_others(folder):
     compared(folder, "sepsis")
     text = with_results(MARKS, folder)
     assert "+0.010 beside GRU-D, the best of the others (+0.002 to +0.020" in text

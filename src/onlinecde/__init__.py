@@ -9,6 +9,7 @@ first used, so that the command line starts at once.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from onlinecde import extras
 from onlinecde.version import __version__
 
 if TYPE_CHECKING:
@@ -96,6 +97,9 @@ __all__ = [
     "training",
     "tuning",
 ]
+
+
+extras.install()
 
 
 def __getattr__(name: str) -> Any:
