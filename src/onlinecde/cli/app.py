@@ -12,6 +12,7 @@ from onlinecde.cli.demo import demo
 from onlinecde.cli.evaluate import evaluate
 from onlinecde.cli.export import export
 from onlinecde.cli.fit import fit
+from onlinecde.cli.model import model_app
 from onlinecde.cli.predict import predict
 from onlinecde.cli.properties import properties
 from onlinecde.cli.replay import replay
@@ -48,6 +49,7 @@ app.command()(properties)
 app.command()(serve)
 app.command()(replay)
 app.command()(warmup)
+app.add_typer(model_app, name="model")
 app.add_typer(tokens_app, name="tokens")
 app.add_typer(data.app, name="data")
 app.add_typer(plot.app, name="plot")

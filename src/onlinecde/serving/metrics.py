@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from onlinecde.serving.shares import Shares
 from onlinecde.streaming import Engine
+from onlinecde.streaming.shadow import ShadowStatus
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _OUTCOMES = ("applied", "duplicate", "corrected", "late_applied", "refused")
@@ -47,6 +48,9 @@ class Metrics:
         self.dropped = Counter(
             "onlinecde_sockets_dropped_total", "Sockets let go as too slow.", registry=self.registry
         )
+        self.shadow = ShadowStatus("none")
+        """Another model beside the one that serves, as it was known last"""
+        self.registry.register(_Shadow(self))
         self.registry.register(_Totals(engine, queue))
 
     def text(self) -> bytes:
@@ -80,3 +84,28 @@ class _Totals:
         yield GaugeMetricFamily(
             "onlinecde_queued_events", "Events that wait for their commit.", value=self._queue.total
         )  # fmt: skip
+
+
+class _Shadow:
+    """Another model beside the one that serves; nothing where there is none."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._metrics.shadow
+        if status.model is None:
+            return
+        for name, value, words in (
+            ("streams_built", status.built, "Streams it has seen all rows of."),
+            ("streams_from_cut", status.from_cut, "Streams it begins after their first rows."),
+            ("mean_difference", status.mean_difference, "Mean absolute difference of answers."),
+            ("largest_difference", status.largest_difference, "Largest difference of answers."),
+            ("alarms_disagree", status.alarms_disagree, "Streams at one threshold alone."),
+            ("row_seconds", status.row_seconds, "What a row costs."),
+            ("live_row_seconds", status.live_row_seconds, "What it costs the model that serves."),
+        ):
+            if value is not None:
+                yield GaugeMetricFamily(
+                    f"onlinecde_shadow_{name}", f"Another model: {words}", value=value
+                )

@@ -1,4 +1,4 @@
-"""What is deleted in time: rows, alarms and streams older than asked for, a little at a time; the answers stay as they were."""
+"""What is deleted in time, a little at once: rows, alarms, streams older than asked for; answers stay as they were."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another model beside the one that serves: built from stored rows in pieces, compared, put in its place or thrown away.
+"""Another model beside the one that serves: built in pieces from stored rows, compared, promoted or thrown away.
 
 The store says who serves: the model that its head names. A model that is being built is noted in the store with the
 folder it is in, and its states stand in tables of their own, each with the commit as of which it has the stream's rows.
@@ -139,10 +139,12 @@ class Shadow:
 
     # What an operator asks for
 
-    def begin(self, folder: str | os.PathLike[str]) -> ShadowStatus:
-        """Begin to build the model in a folder beside the one that serves."""
+    def begin(
+        self, folder: str | os.PathLike[str], served: ServedModel | None = None
+    ) -> ShadowStatus:
+        """Begin to build the model in a folder, which may be loaded already, beside the one that serves."""
         home = str(Path(folder).resolve())
-        served = served_model(home)
+        served = served or served_model(home)
         with self._engine._ready() as live:
             if self.state is not None or self._clearing:
                 raise StreamingError(
@@ -188,10 +190,12 @@ class Shadow:
                 more = self.piece()
                 if not more:
                     self._switch(live, new)
-                    yield self.status()
-                    return
-                progress = Progress(self._built(live), live.totals.streams)
-            yield progress
+                result = (
+                    Progress(int(self._known.sum()), live.totals.streams) if more else self.status()
+                )
+            yield result
+            if not more:
+                return
 
     def _switch(self, live: EngineState, new: EngineState) -> None:
         store, notes = live.store, live.store.notes
@@ -225,7 +229,7 @@ class Shadow:
                 self.state.served.hash,
                 self.folder,
                 streams=live.totals.streams,
-                built=self._built(live),
+                built=int(self._known.sum()),
                 from_cut=len(self._from_cut),
                 failed=tuple(list(self._failed.values())[:10]),
                 compared=len(known),
@@ -239,9 +243,6 @@ class Shadow:
     def _left(self) -> bool:
         """Whether streams are behind that it has never seen whole."""
         return any(number >= len(self._known) or not self._known[number] for number in self._behind)
-
-    def _built(self, live: EngineState) -> int:
-        return int(self._known.sum())
 
     def difference(self, stream: str) -> Difference:
         """What both models say of a stream after its newest row."""
@@ -258,6 +259,11 @@ class Shadow:
             return Difference(stream, states[0].time, *(tuple(one.tolist()) for one in says))
 
     # Piece by piece
+
+    @property
+    def at_work(self) -> bool:
+        """Whether there is another model, or something left of one."""
+        return self.state is not None or self._clearing
 
     def heard(self, commit: Commit) -> None:
         """Note the streams that a commit changed."""

@@ -266,7 +266,7 @@ class Store(Protocol):
     def floors(
         self, after: int, most: int, *, keep: float | None, lateness: float, old: int | None
     ) -> tuple[list[Floor], int, int | None] | None:
-        """Where the next `most` streams after a number may be cut, the last of them, the oldest commit of a row; or None.
+        """Where the next `most` streams after a number may be cut, the last of them, the oldest commit of a row.
 
         keep: rows more than this before the newest go; old: rows of commits up to this one go. Rows within
         `lateness` of the newest, and those from the state before them on, stay in any case.
