@@ -10,7 +10,7 @@ import onlinecde as oc
 from onlinecde.cli.app import main
 from onlinecde.serving import ServeSettings, create_app, in_background
 from onlinecde.serving.opening import open_engine
-from onlinecde.streaming import Engine, SQLiteStore
+from onlinecde.streaming import Engine, SQLiteStore, StreamingError
 
 CHANNELS = ["heart_rate", "lactate"]
 
@@ -82,7 +82,7 @@ def test_a_model_is_built_compared_and_takes_over(folders, tmp_path, capsys):
     assert "no model beside" in out
     fresh = Engine(folders["second"], lateness=2.0)
     for row in rows(0, 100):
-        fresh.apply([(event) for event in events_of(row)])
+        fresh.apply(events_of(row))
     # Whoever starts the server with the old model is given the one that took over; states are as if it had always been.
     engine, _ = open_engine(folders["first"], tmp_path / "live.db", ServeSettings(), lateness=2.0)
     assert engine.model_hash == fresh.model_hash != before
@@ -145,6 +145,10 @@ def test_streams_that_retention_cut_are_counted_and_begin_with_what_is_left(fold
         told = engine.shadow.status()
         assert (told.from_cut, told.built) == (5, 5)
         left = engine.history("bed 1")
+        for question in (engine.history, engine.curve):
+            with pytest.raises(StreamingError, match="deleted by retention") as refused:
+                question("bed 1", 0.0, left[0].time - 1.0)
+            assert refused.value.code == "before_cut"
         list(engine.shadow.promote_pieces())
         fresh = Engine(folders["second"], checkpoint_rows=4)
         for row in left:
