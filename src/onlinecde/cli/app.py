@@ -18,6 +18,7 @@ from onlinecde.cli.properties import properties
 from onlinecde.cli.replay import replay
 from onlinecde.cli.reproduce import reproduce
 from onlinecde.cli.serve import serve
+from onlinecde.cli.store import store_app
 from onlinecde.cli.tokens import tokens_app
 from onlinecde.cli.tune import tune
 from onlinecde.cli.warmup import warmup
@@ -50,6 +51,7 @@ app.command()(serve)
 app.command()(replay)
 app.command()(warmup)
 app.add_typer(model_app, name="model")
+app.add_typer(store_app, name="store")
 app.add_typer(tokens_app, name="tokens")
 app.add_typer(data.app, name="data")
 app.add_typer(plot.app, name="plot")

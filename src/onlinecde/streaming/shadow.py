@@ -362,7 +362,7 @@ class Shadow:
                 previous = float(new.watch(new.served.probabilities(outputs)))
             except CodecError:  # of another model, or damaged: from the beginning
                 base = None
-        if base is not None:
+        if shadow is not None and base is not None:
             newest = store.rows(number, until=at, newest=1)
             if newest and newest[0].sequence > shadow.sequence:
                 changed = store.changed_since(number, shadow.sequence)

@@ -192,7 +192,7 @@ def merge_others(
         number, last = int(state.number[slot]), float(state.last[slot])
         try:
             known = _known_rows(state, number, last, own)
-            floor = _floor(state, number, known, own)
+            floor = _floor(state, number, known, own, last)
         except (
             CodecError
         ) as error:  # its stored rows are damaged: it keeps no other stream from going on
@@ -245,13 +245,15 @@ def _known_rows(
 
 
 def _floor(
-    state: EngineState, number: int, known: dict[float, RowRecord], events: list[tuple]
+    state: EngineState, number: int, known: dict[float, RowRecord], events: list[tuple], last: float
 ) -> float:
     """Up to where a stream's rows were deleted, if some events may lie there; -inf for nowhere."""
     if known and next(iter(known)) <= min(event[1] for event in events):
         return float("-inf")
     first = state.store.first_row(number)
-    return float("-inf") if first is None or first.before is None else first.before
+    if first is None:
+        return last  # nothing is left but the state
+    return float("-inf") if first.before is None else first.before
 
 
 def _base(state: EngineState, slot: int, start: float) -> tuple[int | StreamState, list[Row]]:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from onlinecde.streaming.alarms import Alarm
-from onlinecde.streaming.errors import StoreDamaged, StoreError
+from onlinecde.streaming.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
 from onlinecde.streaming.stores.base import (
     CheckpointRecord,
     ClockRecord,
@@ -29,7 +29,7 @@ from onlinecde.streaming.stores.base import (
     StreamRecord,
     rearmed_alarms,
 )
-from onlinecde.streaming.stores.tables import CHECKSUMS, FIELDS, HEAD, PER_STREAM, SHADOW
+from onlinecde.streaming.stores.tables import CHECKSUMS, FIELDS, HEAD, KEYS, PER_STREAM, SHADOW
 
 KEPT_REFUSALS = 100_000
 """Refused events are for looking into; only the newest are kept, so that nobody can fill the disk with them."""
@@ -380,7 +380,8 @@ class RelationalStore:
                 self._damaged(stream, f"a row before that at {after[0][1]!r} is missing")
         elif not rows or rows[-1].before is not None:
             state = self._read("SELECT time FROM states WHERE stream = ?", (stream,), stream)
-            if state and (state[0][0] > last or not rows) and since <= state[0][0] <= until:
+            lost = state and (state[0][0] > last or not rows) and since <= state[0][0] <= until
+            if lost and not self._is_cut(stream, state[0][0], float("inf")):
                 self._damaged(stream, f"its newest row, at {state[0][0]!r}, is missing")
 
     def _missing(self, stream: int, row: RowRecord, *, cut: bool) -> None:
@@ -398,6 +399,11 @@ class RelationalStore:
 
     def received(self, sequences: Sequence[int]) -> dict[int, float]:
         stored = self._chosen("commits", "sequence", list(sequences))
+        if missing := set(sequences).difference(one[0] for one in stored):
+            oldest = self._read("SELECT min(sequence) FROM commits")[0][0]
+            lost = [n for n in missing if (oldest or n) < n <= self._meta().sequence]
+            if lost:
+                self._damaged(None, f"the record of commit {lost[0]} is missing")
         return {one[0]: one[1] for one in self._checked("commits", stored, owner=None)}
 
     def checkpoint(self, stream: int, before: float) -> CheckpointRecord | None:
@@ -584,6 +590,108 @@ class RelationalStore:
         sql = f"SELECT {fields} FROM streams t LEFT JOIN states ON stream = number WHERE {' OR '.join(asked)} LIMIT ?"
         stored = self._read(sql, (*values, most))
         return [StreamRecord(*one[:4]) for one in self._checked("streams", stored)]
+
+    # Looking through a whole store, and mending it
+
+    _place = "rowid"
+    _here = "rowid = ?"
+
+    def read(self, sql: str, *values: Any) -> list[tuple]:
+        """The answer to a question, as it is stored: nothing is checked."""
+        return self._read(sql, values)
+
+    def integrity(self) -> list[str]:
+        """What is wrong with the store beside its records."""
+        return []
+
+    def scan(self, table: str, together: int = 1_000) -> Iterator[list[tuple] | str]:
+        """All records of a table, some at a time, each with its place before it; or what keeps some from being read."""
+        place, fields = self._place, FIELDS[table]
+        sql = f"SELECT {place}, {fields} FROM {table} WHERE {self._after} ORDER BY {self._sorted} LIMIT ?"
+        last: Any = self._before_all
+        while True:
+            try:
+                some = self._read(sql, (last, together))
+            except StoreError as error:
+                if isinstance(error, StoreBusy | StoreFull):
+                    raise
+                yield str(error)
+                some, last = self._beyond(table, sql, last)
+            if not some:
+                return
+            yield some
+            last = some[-1][0]
+
+    _after, _sorted = "rowid > ?", "rowid"
+    _before_all: Any = -(2**62)
+
+    def _beyond(self, table: str, sql: str, last: Any) -> tuple[list[tuple], Any]:
+        """The next records that can be read after some that cannot."""
+        return [], last
+
+    def replace_record(self, table: str, place: Any, record: tuple | None) -> None:
+        """Delete what is stored at a place, and write a record with its checksum in its stead, if one is given."""
+        with self._transaction():
+            self._change(f"DELETE FROM {table} WHERE {self._here}", (place,))
+            if record is not None:
+                self._put(table, [record])
+
+    def set_aside(self, stream: int) -> None:
+        """Delete all there is of a stream, without counting it out."""
+        with self._transaction():
+            for table in PER_STREAM:
+                self._change(f"DELETE FROM {table} WHERE stream = ?", (stream,))
+            self._change("DELETE FROM streams WHERE number = ?", (stream,))
+
+    def cut_at(self, floor: CheckpointRecord) -> None:
+        """Delete a stream's rows up to a state, whether it was kept for good until now or not."""
+        with self._transaction():
+            self._cut("checkpoints", [(floor.stream, floor.time)])
+            self._change(
+                "DELETE FROM checkpoints WHERE stream = ? AND time <= ?", (floor.stream, floor.time)
+            )
+            self._insert("checkpoints", [floor])
+            for table in ("rows", "revised"):
+                self._change(
+                    f"DELETE FROM {table} WHERE stream = ? AND time <= ?",
+                    (floor.stream, floor.time),
+                )
+            self._write_meta(pruned=1)
+
+    def seal_old(self) -> int:
+        """Give the records of an earlier version their checksums, and its rows the time of the row before; how many."""
+        if not self.unchecked:
+            return 0
+        count = 0
+        for table, checksum in CHECKSUMS.items():
+            for some in self.scan(table):
+                old = [one for one in some if isinstance(one, tuple) and one[-1] is None]
+                if not old:
+                    continue
+                count += len(old)
+                records = [one[1:-1] for one in old]
+                if table == "rows":
+                    records = [self._linked(one) for one in records]
+                elif table in ("states", f"{SHADOW}states"):
+                    records = [(*one[:-1], one[-1] or 0) for one in records]
+                with self._transaction():
+                    if table in KEYS:
+                        self._put(table, checksum.sealed(records))
+                    else:
+                        sql = f"UPDATE {table} SET crc = ? WHERE {self._here}"
+                        for one, crc in zip(old, checksum.of(records), strict=True):
+                            self._change(sql, (crc, one[0]))
+        self.write_notes({name: one for name, one in self.notes.items() if name != "unchecked"})
+        self.unchecked = False
+        return count
+
+    def _linked(self, row: tuple) -> tuple:
+        """A row with the time of the row before it; where there is none and rows were deleted, it stays unknown."""
+        sql = "SELECT max(time) FROM rows WHERE stream = ? AND time < ?"
+        before = self._read(sql, (row[0], row[1]))[0][0]
+        if before is None:
+            before = None if self.pruned() else float("-inf")
+        return (*row[:-1], before)
 
     # Another model beside the one that serves
 
