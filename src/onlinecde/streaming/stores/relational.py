@@ -78,6 +78,10 @@ class RelationalStore:
     def _transaction(self) -> AbstractContextManager[Any]:
         raise NotImplementedError
 
+    def close(self) -> None:
+        """Let go of the store; what was committed stays."""
+        raise NotImplementedError
+
     def _claim(self, before: Meta, after: Meta, crc: int) -> bool:
         """Write the record about the store if nobody else has since."""
         sql = "UPDATE meta SET sequence = ?, totals = ?, crc = ? WHERE sequence = ?"
