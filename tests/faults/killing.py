@@ -37,7 +37,7 @@ class Child:
                 return told, int(words[1])
             else:
                 told.append(words)
-            if words[0] == word and kill_after is not None:
+            if kill_after is not None and timer is None and " ".join(words).startswith(word):
                 timer = threading.Timer(kill_after, os.kill, (child, signal.SIGKILL))
                 timer.start()
 

@@ -18,6 +18,12 @@ from killing import Child
 from onlinecde.streaming import Engine
 
 BATCHES = 200
+WORDS = {
+    "shadow": ["child", "begun", "ack", *(f"at {w}" for w in ("begin", "building", "following", "promote", "promote",
+               "discard", "clearing"))],
+    "retention": ["child", "begun", "ack", "at retention", "at retention", "deleted"],
+}  # fmt: skip
+"""What a killed engine did last, or a moment before: some of these"""
 
 
 def kill_often(where, folder, mode, times):
@@ -29,8 +35,8 @@ def kill_often(where, folder, mode, times):
     changed = Counter()
     try:
         while hit.total() < times:
-            word = random.choice(["begun", "begun", "begun", "child", "at"])
-            told, ended = child.run(acknowledged + 1, random.uniform(0.0, 0.15), word)
+            word = random.choice(WORDS[mode])
+            told, ended = child.run(acknowledged + 1, random.uniform(0.0, 0.03), word)
             at = "start"
             for words in told:
                 if words[0] == "begun":

@@ -16,7 +16,12 @@ from onlinecde.models import OnlineModel
 from onlinecde.streaming import answers, history, looks, transfer
 from onlinecde.streaming.alarms import Alarm
 from onlinecde.streaming.answers import Overview, StreamInfo
-from onlinecde.streaming.errors import StreamingError, UnknownStream
+from onlinecde.streaming.errors import (
+    StoreCorrupt,
+    StoreDamaged,
+    StreamingError,
+    UnknownStream,
+)
 from onlinecde.streaming.events import (
     Answers,
     Event,
@@ -306,7 +311,7 @@ class Engine:
         most: int | None = None,
     ) -> list[HistoryRow]:
         """Rows as received with the answers given, in order of time; `most` keeps the newest."""
-        with self._reading() as state:
+        with self._reading() as state, self._naming(stream):
             since, until = history.span(since, until, float("-inf"), float("inf"))
             return history.history(state, self._number(state, stream), since, until, most)
 
@@ -397,8 +402,11 @@ class Engine:
     ) -> list[Alarm[str]]:
         """Alarms raised, newest first."""
         with self._reading() as state:
-            number = None if stream is None else self._number(state, stream)
-            return self._named(self.store.alarms(number, unacknowledged=unacknowledged))
+            if stream is None:
+                return self._named(self.store.alarms(unacknowledged=unacknowledged))
+            with self._naming(stream):
+                number = self._number(state, stream)
+                return self._named(self.store.alarms(number, unacknowledged=unacknowledged))
 
     def acknowledge(self, number: int, by: str) -> Alarm[str]:
         """Mark an alarm as seen; durable. A second time changes nothing."""
@@ -525,12 +533,23 @@ class Engine:
             self._state.settle_to_read()
             yield self._state
 
+    @contextmanager
+    def _naming(self, stream: str) -> Iterator[None]:
+        """Where part of the store's file cannot be read, the error names the stream that it was read for."""
+        try:
+            yield
+        except (StoreCorrupt, StoreDamaged) as error:
+            if repr(stream) in str(error):
+                raise
+            raise StoreDamaged(f"stream {stream!r}: {error}") from error
+
     def _number(self, state: EngineState, stream: str) -> int:
         """The number of a stream in the store, for which its state need not be read."""
         slot = state.slot_of.get(stream, -1) if isinstance(stream, str) else -1
         if slot >= 0:
             return int(state.number[slot])
-        record = self.store.find([stream])[0] if is_text(stream) else None
+        with self._naming(stream):
+            record = self.store.find([stream])[0] if is_text(stream) else None
         if record is None and self.store.names_lost:
             raise lost_name(stream)
         if record is None:
@@ -540,7 +559,8 @@ class Engine:
     def _slot(self, state: EngineState, stream: str) -> int:
         slot = state.slot_of.get(stream, -1) if isinstance(stream, str) else -1
         if slot < 0 and is_name(stream):
-            slot = state.slot(stream)
+            with self._naming(stream):
+                slot = state.slot(stream)
         if slot < 0:
             raise UnknownStream(f"there is no stream {stream!r}.")
         return slot

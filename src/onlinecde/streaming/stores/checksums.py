@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 from zlib import crc32
 
@@ -12,11 +11,18 @@ import numpy as np
 
 from onlinecde.streaming.stores.postgres_arrays import Column, Floats, Integers
 
+_PRIME, _MASK = 0x9E3779B97F4A7C15, 2**64 - 1
+_NAN = struct.unpack("<Q", struct.pack("<d", float("nan")))[0]
+_FEW = 16
+"""Records for which plain numbers are quicker than arrays"""
+
 
 class Checksum:
-    """The checksums of records with these fields; of a `body`, whose bytes have one, the last four count.
+    """The checksums of records with these fields, 32 bits; of a `body`, whose bytes have one, the last four count.
 
-    without: fields that are left out.
+    Numbers are mixed one after the other, bytes and texts by their CRC-32.
+
+    without: a field that is left out.
 
     >>> checksum = Checksum({"stream": Integers, "time": Floats})
     >>> checksum.of([(1, -0.0), (1, 0.5)]) == checksum.of([(1, 0.0), (1, 0.5)])
@@ -24,56 +30,70 @@ class Checksum:
     """
 
     def __init__(self, kinds: Mapping[str, type[Column]], without: str = "") -> None:
-        self._numbers = [n for n, kind in enumerate(kinds.values()) if kind in (Integers, Floats)]
-        self._left_out = list(kinds).index(without) if without else -1
-        left_out = (*self._numbers, self._left_out)
-        self._parts = [n for n in range(len(kinds)) if n not in left_out]
-        self._body = list(kinds).index("body") if "body" in kinds else -1
-        fields = [
-            (f"n{n}", "<f8" if list(kinds.values())[n] is Floats else "<i8") for n in self._numbers
+        names = list(kinds)
+        self._left_out = names.index(without) if without else -1
+        self._body = names.index("body") if "body" in kinds else -1
+        known = {Integers: "i", Floats: "f"}
+        self._kinds = [
+            (n, known.get(kind, "b"))
+            for n, kind in enumerate(kinds.values())
+            if n != self._left_out
         ]
-        self._head = np.dtype([*fields, *((f"length{n}", "<i4") for n in self._parts)])
 
-    def of(self, records: Sequence[Sequence[Any]]) -> list[int]:
-        """The checksum of each record."""
-        if not records:
-            return []
-        columns = list(zip(*records, strict=True))
-        head = np.empty(len(records), self._head)
-        for n in self._numbers:
-            kind = self._head[f"n{n}"]
-            column = np.array(columns[n], kind)
-            # NaN is stored as nothing, and -0.0 as 0.0.
-            if kind == "<f8":
+    def of(self, records: Sequence[Sequence[Any]], *more: Any) -> list[int]:
+        """The checksum of each record; more: fields that all have behind their own."""
+        if len(records) <= _FEW:
+            return [self._alone((*record, *more)) for record in records]
+        columns = [*zip(*records, strict=True), *([one] * len(records) for one in more)]
+        mixed = np.zeros(len(records), np.uint64)
+        prime, far = np.uint64(_PRIME), np.uint64(29)
+        for n, kind in self._kinds:
+            if kind == "b":
+                numbers = np.fromiter(map(crc32, self._bytes_of(n, columns[n])), np.uint64)
+            elif kind == "i":
+                numbers = np.array(columns[n], np.int64).view(np.uint64)
+            else:
+                column = np.array(columns[n], np.float64)
+                # NaN is stored as nothing, and -0.0 as 0.0.
                 with np.errstate(invalid="ignore"):
-                    column = np.where(np.isnan(column), np.nan, column + 0.0)
-            head[f"n{n}"] = column
-        parts = []
-        for n in self._parts:
-            column = columns[n]
-            if n == self._body:
-                column = [part[-4:] for part in column]
-            elif any(type(part) is not bytes for part in column):
-                column = [_bytes(part) for part in column]
-                head[f"length{n}"] = [-1 if part is None else len(part) for part in column]
-                parts.append([part or b"" for part in column])
-                continue
-            head[f"length{n}"] = list(map(len, column))
-            parts.append(column)
-        data, width = head.tobytes(), self._head.itemsize
-        places = range(0, len(data) + 1, width)
-        heads = [data[a:b] for a, b in pairwise(places)]
-        return list(map(crc32, map(b"".join, zip(heads, *parts, strict=True))))
+                    numbers = np.where(np.isnan(column), np.nan, column + 0.0).view(np.uint64)
+            mixed = (mixed ^ numbers) * prime
+            mixed ^= mixed >> far
+        return (mixed >> np.uint64(32)).tolist()
 
-    def sealed(self, records: Sequence[Sequence[Any]]) -> list[tuple]:
-        """Records with their checksums behind them."""
-        return [(*record, crc) for record, crc in zip(records, self.of(records), strict=True)]
+    def _bytes_of(self, place: int, column: Sequence[Any]) -> Sequence[bytes]:
+        if place == self._body:
+            return [part[-4:] for part in column]
+        if set(map(type, column)) <= {bytes}:
+            return column
+        return [_bytes(part) for part in column]
+
+    def _alone(self, record: Sequence[Any]) -> int:
+        mixed = 0
+        for n, kind in self._kinds:
+            value = record[n]
+            if kind == "b":
+                number = crc32(value[-4:] if n == self._body else _bytes(value))
+            elif kind == "i":
+                number = int(value) & _MASK
+            elif value is None or value != value:
+                number = _NAN
+            else:
+                (number,) = struct.unpack("<Q", struct.pack("<d", value + 0.0))
+            mixed = (mixed ^ number) * _PRIME & _MASK
+            mixed ^= mixed >> 29
+        return mixed >> 32
+
+    def sealed(self, records: Sequence[Sequence[Any]], *more: Any) -> list[tuple]:
+        """Records with their checksums behind them; more: fields that all have before those."""
+        sums = self.of(records, *more)
+        return [(*record, *more, crc) for record, crc in zip(records, sums, strict=True)]
 
     def sound(self, stored: Sequence[Sequence[Any]]) -> list[bool]:
         """Whether records that have a checksum behind them are as they were written."""
         try:
             sums = self.of([one[:-1] for one in stored])
-        except (TypeError, ValueError, OverflowError):  # a field is of another kind by now
+        except (TypeError, ValueError, OverflowError, struct.error):  # a field is of another kind
             return [self.sound([one])[0] for one in stored] if len(stored) > 1 else [False]
         return [one[-1] == crc for one, crc in zip(stored, sums, strict=True)]
 
@@ -108,8 +128,10 @@ class Checksum:
         return None
 
 
-def _bytes(part: Any) -> bytes | None:
-    """A text or bytes as they are counted."""
+def _bytes(part: Any) -> bytes:
+    """A text or bytes as they are counted; nothing is something else than no bytes."""
+    if part is None:
+        return b"\0nothing"
     if isinstance(part, str):
         return part.replace("\0", "\ufffd").encode("utf-8", "surrogatepass")
     return part

@@ -14,7 +14,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from onlinecde.streaming.alarms import Alarm
-from onlinecde.streaming.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
+from onlinecde.streaming.errors import (
+    StoreCorrupt,
+    StoreDamaged,
+    StoreError,
+)
 from onlinecde.streaming.stores.base import (
     CheckpointRecord,
     ClockRecord,
@@ -142,17 +146,23 @@ class RelationalStore:
             sound = [fine or one[-1] is None for fine, one in zip(sound, stored, strict=True)]
         return sound
 
-    def _checked(self, table: str, stored: Sequence[tuple], owner: int | None = 0) -> list[tuple]:
-        """Records without their checksums; owner: the field with the number of their stream."""
+    def _checked(
+        self,
+        table: str,
+        stored: Sequence[tuple],
+        owner: int | None = 0,
+        stream: int | None = None,
+    ) -> list[tuple]:
+        """Records without their checksums; owner: the field with the number of their stream, or that stream."""
         if not stored:
             return []
         sound = self._sound(CHECKSUMS[table], stored)
         if not all(sound):
             bad = stored[sound.index(False)]
             when = f" at {bad[1]!r}" if table in ("rows", "checkpoints", "revised") else ""
-            self._damaged(
-                None if owner is None else bad[owner], f"a record of `{table}`{when} is damaged"
-            )
+            if stream is None and owner is not None:
+                stream = bad[owner]
+            self._damaged(stream, f"a record of `{table}`{when} is damaged")
         return [one[:-1] for one in stored]
 
     def _damaged(self, stream: Any, what: str) -> None:
@@ -169,9 +179,9 @@ class RelationalStore:
             names = []
         return f"stream {names[0][0]!r}: " if names else f"stream number {stream}: "
 
-    def _insert(self, table: str, records: Sequence[tuple]) -> None:
+    def _insert(self, table: str, records: Sequence[tuple], *more: Any) -> None:
         if records:
-            self._put(table, CHECKSUMS[table].sealed(records))
+            self._put(table, CHECKSUMS[table].sealed(records, *more))
 
     # Writing
 
@@ -203,9 +213,9 @@ class RelationalStore:
             )
         rearmed = rearmed_alarms(self, commit.rearmed)
         self._insert("commits", [(sequence, commit.received)])
-        self._insert("streams", [(*one, None) for one in commit.opened])
-        self._insert("rows", [one if len(one) == 7 else RowRecord(*one) for one in commit.rows])
-        self._insert("states", [(*one, sequence) for one in commit.states])
+        self._insert("streams", commit.opened, None)
+        self._insert("rows", commit.rows)
+        self._insert("states", commit.states, sequence)
         if commit.cuts:
             self._cut("checkpoints", commit.cuts)
         self._insert("checkpoints", commit.checkpoints)
@@ -284,8 +294,8 @@ class RelationalStore:
     def states(self, numbers: Sequence[int] | None = None) -> list[StateRecord]:
         try:
             stored = self._chosen("states", "stream", numbers)
-        except StoreError as error:
-            if type(error) is not StoreError or numbers is None:
+        except StoreCorrupt:
+            if numbers is None:
                 raise
             stored = [
                 one for number in sorted(set(numbers)) for one in self._state_alone(int(number))
@@ -354,7 +364,7 @@ class RelationalStore:
             stored = self._read(sql, (stream, since, until), stream)
         else:
             stored = self._read(sql + "DESC LIMIT ?", (stream, since, until, newest), stream)[::-1]
-        result = [RowRecord(*one) for one in self._checked("rows", stored)]
+        result = [RowRecord(*one) for one in self._checked("rows", stored, stream=stream)]
         self._check_links(
             stream, result, since, until, whole=newest is None or len(stored) < newest
         )
@@ -418,13 +428,15 @@ class RelationalStore:
             f"SELECT {FIELDS['checkpoints']} FROM {table} WHERE stream = ? AND time < ? "
             "ORDER BY time DESC LIMIT 1"
         )
-        stored = self._checked("checkpoints", self._read(sql, (stream, before), stream))
+        stored = self._checked(
+            "checkpoints", self._read(sql, (stream, before), stream), stream=stream
+        )
         return CheckpointRecord(*stored[0]) if stored else None
 
     def revised(self, stream: int) -> list[RevisedRecord]:
         order = self._order_of_revised
         sql = f"SELECT {FIELDS['revised']} FROM revised WHERE stream = ? ORDER BY {order}"
-        stored = self._checked("revised", self._read(sql, (stream,), stream))
+        stored = self._checked("revised", self._read(sql, (stream,), stream), stream=stream)
         return [RevisedRecord(*one) for one in stored]
 
     _order_of_revised = "rowid"
@@ -445,7 +457,7 @@ class RelationalStore:
             asked.append("acknowledged IS NULL")
         where = f"WHERE {' AND '.join(asked)}" if asked else ""
         sql = f"SELECT {FIELDS['alarms']} FROM alarms {where} ORDER BY number DESC"
-        stored = self._checked("alarms", self._read(sql, values, stream), owner=1)
+        stored = self._checked("alarms", self._read(sql, values, stream), 1, stream)
         return [Alarm(*one) for one in stored]
 
     def newest_alarms(self, streams: Sequence[int] | None = None) -> list[Alarm[int]]:
@@ -561,14 +573,16 @@ class RelationalStore:
 
     def first_row(self, stream: int) -> RowRecord | None:
         sql = f"SELECT {FIELDS['rows']} FROM rows WHERE stream = ? ORDER BY time LIMIT 1"
-        stored = self._checked("rows", self._read(sql, (stream,), stream))
+        stored = self._checked("rows", self._read(sql, (stream,), stream), stream=stream)
         return RowRecord(*stored[0]) if stored else None
 
     def next_rows(self, stream: int, after: float, most: int) -> list[RowRecord]:
         sql = (
             f"SELECT {FIELDS['rows']} FROM rows WHERE stream = ? AND time > ? ORDER BY time LIMIT ?"
         )
-        stored = self._checked("rows", self._read(sql, (stream, after, most), stream))
+        stored = self._checked(
+            "rows", self._read(sql, (stream, after, most), stream), stream=stream
+        )
         rows = [RowRecord(*one) for one in stored]
         if rows:
             if rows[0].before not in (None, float("-inf"), after):
@@ -613,25 +627,28 @@ class RelationalStore:
         place, fields = self._place, FIELDS[table]
         sql = f"SELECT {place}, {fields} FROM {table} WHERE {self._after} ORDER BY {self._sorted} LIMIT ?"
         last: Any = self._before_all
-        while True:
+        size = together
+        while last is not None:
             try:
-                some = self._read(sql, (last, together))
-            except StoreError as error:
-                if isinstance(error, StoreBusy | StoreFull):
-                    raise
+                some = self._read(sql, (last, size))
+            except StoreCorrupt as error:
+                if size > 1:
+                    size //= 2
+                    continue
                 yield str(error)
-                some, last = self._beyond(table, sql, last)
+                last, size = self._beyond(sql, last), together
+                continue
             if not some:
                 return
             yield some
-            last = some[-1][0]
+            last, size = some[-1][0], together
 
     _after, _sorted = "rowid > ?", "rowid"
     _before_all: Any = -(2**62)
 
-    def _beyond(self, table: str, sql: str, last: Any) -> tuple[list[tuple], Any]:
-        """The next records that can be read after some that cannot."""
-        return [], last
+    def _beyond(self, sql: str, last: Any) -> Any:
+        """The first place after some that cannot be read; None where nothing comes after."""
+        return None
 
     def replace_record(self, table: str, place: Any, record: tuple | None) -> None:
         """Delete what is stored at a place, and write a record with its checksum in its stead, if one is given."""

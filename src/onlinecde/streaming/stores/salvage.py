@@ -28,6 +28,7 @@ def salvage(file: Path) -> list[str]:
 
 def _salvage(file: Path, real: Path) -> list[str]:
     old = sqlite3.connect(real, isolation_level=None)
+    old.text_factory = any_text
     try:
         if _sound(old):
             return []
@@ -67,6 +68,11 @@ def _salvage(file: Path, real: Path) -> list[str]:
     ]
 
 
+def any_text(data: bytes) -> str:
+    """A text as it is, be it damaged: its record's checksum tells."""
+    return data.decode("utf-8", "replace")
+
+
 def _sound(db: sqlite3.Connection) -> bool:
     try:
         return db.execute("PRAGMA integrity_check(1)").fetchall() == [("ok",)]
@@ -91,10 +97,10 @@ def _copy(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> int:
                 size //= 2
                 continue
             gaps += 1
-            beyond = _beyond(old, sql, last)
-            if beyond is None:
+            after = beyond(old, sql, last)
+            if after is None:
                 return gaps
-            last, size = beyond, 1_000
+            last, size = after, 1_000
             continue
         if not some:
             return gaps
@@ -102,7 +108,7 @@ def _copy(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> int:
         last, size = some[-1][0], 1_000
 
 
-def _beyond(old: sqlite3.Connection, sql: str, last: int) -> int | None:
+def beyond(old: sqlite3.Connection, sql: str, last: int) -> int | None:
     """The first place after some that cannot be read; None where nothing comes after."""
 
     def fails(place: int) -> bool:

@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onlinecde.streaming.alarms import Alarm
-from onlinecde.streaming.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
+from onlinecde.streaming.errors import (
+    StoreBusy,
+    StoreCorrupt,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+)
 from onlinecde.streaming.stores.base import RevisedRecord
 from onlinecde.streaming.stores.relational import REMEDY, RelationalStore
+from onlinecde.streaming.stores.salvage import any_text, beyond
 from onlinecde.streaming.stores.sqlite_file import OwnedFile
 from onlinecde.streaming.stores.tables import (
     CHECKSUMS,
@@ -79,6 +86,7 @@ class SQLiteStore(RelationalStore):
                 self._db = sqlite3.connect(
                     self._real, timeout=wait, isolation_level=None, check_same_thread=False
                 )
+                self._db.text_factory = any_text
                 try:
                     self._prepare(synchronous)
                 except BaseException:
@@ -155,9 +163,13 @@ class SQLiteStore(RelationalStore):
                 raise StoreFull(f"{content}: make room, then send the events again.") from error
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise StoreBusy(f"{content}: another process holds it; try again later.") from error
+            if code == sqlite3.SQLITE_CORRUPT:
+                raise StoreCorrupt(f"{content}: {_REMEDIES[code]}") from error
             if code in _REMEDIES:
                 raise StoreError(f"{content}: {_REMEDIES[code]}") from error
             raise StoreError(f"{content}.") from error
+        except UnicodeDecodeError as error:  # what SQLite would say of it is not even text
+            raise StoreCorrupt(f"{self.file}: {_REMEDIES[sqlite3.SQLITE_CORRUPT]}") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -176,8 +188,8 @@ class SQLiteStore(RelationalStore):
         try:
             with self._failing():
                 return self._db.execute(sql, values).fetchall()
-        except StoreError as error:
-            if stream is None or type(error) is not StoreError:
+        except StoreCorrupt as error:
+            if stream is None:
                 raise
             raise StoreDamaged(f"{self._called(stream)}{error} Or {REMEDY}.") from error
 
@@ -224,6 +236,9 @@ class SQLiteStore(RelationalStore):
 
     def _cut(self, table: str, cuts: Sequence[tuple[int, float]]) -> None:
         self._db.executemany(f"DELETE FROM {table} WHERE stream = ? AND time >= ?", cuts)
+
+    def _beyond(self, sql: str, last: Any) -> Any:
+        return beyond(self._db, sql, last)
 
     def integrity(self) -> list[str]:
         try:
