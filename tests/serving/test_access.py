@@ -33,6 +33,8 @@ ROUTES = [
     ("DELETE", "/v1/streams/b", "write"),
     ("POST", "/v1/alarms/1/acknowledge", "write"),
     ("GET", "/v1/jobs", "read"),
+    ("GET", "/v1/webhooks", "read"),
+    ("POST", "/v1/admin/webhooks/a/retry", "admin"),
     ("GET", "/v1/admin/audit", "admin"),
     ("POST", "/v1/admin/reload", "admin"),
 ]
@@ -62,7 +64,12 @@ def ask(client, method, path, token=None, **headers):
 
 def test_the_table_has_every_route(start):
     tried = {
-        (m, re.sub(r"/streams/[ab]", "/streams/{stream}", p).replace("/1/", "/{number}/"))
+        (
+            m,
+            re.sub(r"/streams/[ab]", "/streams/{stream}", p)
+            .replace("/1/", "/{number}/")
+            .replace("/a/retry", "/{target}/retry"),
+        )
         for m, p, _ in ROUTES
     }
     client, *_ = start()

@@ -125,6 +125,9 @@ def serve(
             help="Let others than this machine in without TLS: tokens can be read on the way.",
         ),
     ] = False,
+    webhooks: Annotated[
+        Path | None, typer.Option(help="File of servers that alarms are sent to (docs/live.md).")
+    ] = None,
     audit: Annotated[
         Path | None,
         typer.Option(
@@ -185,6 +188,7 @@ def serve(
     from onlinecde.serving.running import bound, shown_address
     from onlinecde.serving.security import Access
     from onlinecde.serving.starting import Progress, StartingApp
+    from onlinecde.serving.webhooks import read_targets
 
     log_to_stderr()
     wanted = ServeSettings(
@@ -203,6 +207,7 @@ def serve(
         evict_after=evict_after,
         log_requests=log_requests,
         audit=audit or default_audit(store),
+        webhooks=() if webhooks is None else read_targets(webhooks),
         session_seconds=3600.0 * session_hours,
         tls_cert=tls_cert,
         tls_key=tls_key,

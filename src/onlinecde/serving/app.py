@@ -77,6 +77,7 @@ def create_app(
         audit=service.audit,
         rates=service.rates,
         requests=service.metrics.requests,
+        errors=service.metrics.errors,
         shortcuts={("POST", "/v1/events"): api.taking_events(service)},
     )
 

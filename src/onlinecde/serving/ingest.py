@@ -232,9 +232,8 @@ class GroupCommit:
                 seconds = time.perf_counter() - began
                 self._rate += 0.2 * (starts[-1] / max(seconds, 1e-6) - self._rate)
                 self._answer(parts, starts, receipts)
-                self._metrics.applied.observe(seconds)
-                self._metrics.batch.observe(len(receipts))
-                if self._hub.listeners:
+                self._metrics.committed(len(receipts), seconds)
+                if self._hub.listeners or receipts.alarms:
                     self._hub.publish("rows", receipts.answers, receipts.alarms)
             ended = time.perf_counter()
             for part in parts:

@@ -80,10 +80,13 @@ class Hub:
     def __init__(self, names: Callable[[float | None], OutputNames]) -> None:
         self.listeners: set[Listener] = set()
         self._names = names
+        self.on_alarms: Callable[[int], None] = lambda newest: None
+        """Hears the number of the newest alarm"""
 
     def publish(self, reason: str, answers: Answers, alarms: tuple[Alarm, ...] = ()) -> None:
         """Send all listeners what they subscribed to; serialised once a horizon for those who want everything."""
         if alarms:
+            self.on_alarms(max(alarm.number for alarm in alarms))
             self.changed([alarm.stream for alarm in alarms])
         whole: dict[float | None, bytes] = {}
         for listener in self.listeners:

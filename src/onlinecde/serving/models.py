@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -26,6 +27,7 @@ from onlinecde.streaming.shadow import ShadowStatus
 if TYPE_CHECKING:
     from onlinecde.serving.jobs import Job as RunningJob
     from onlinecde.serving.overview import Snapshot
+    from onlinecde.serving.webhooks import Webhooks as Deliverer
 
 
 class _Body(BaseModel):
@@ -639,6 +641,48 @@ class About(_Body):
             guarded=guarded,
             **ahead,
         )
+
+
+class GivenUp(_Body):
+    """An alarm that a target has not taken, and why; wall clock in seconds since 1970."""
+
+    number: int
+    attempts: int
+    first: float
+    error: str
+
+
+class Webhook(_Body):
+    """A target of alarms; `waiting` counts those it has not taken yet, `dead` are the newest that were given up."""
+
+    name: str
+    host: str
+    waiting: int
+    failing: list[GivenUp]
+    dead: list[GivenUp]
+
+    @classmethod
+    def of(cls, webhooks: Deliverer, name: str) -> dict[str, Any]:
+        """A target; of its address the host alone, for the rest may be a secret."""
+        state = webhooks.deliveries[name]
+        lists = {
+            kind: [GivenUp.fill(one, number=number) for number, one in sorted(table.items())[-100:]]
+            for kind, table in (("failing", state.failing), ("dead", state.dead))
+        }
+        host = urlsplit(webhooks.targets[name].url).hostname
+        return cls.fill(name=name, host=host, waiting=webhooks.waiting(name), **lists)
+
+
+class Webhooks(_Body):
+    """Where alarms are sent."""
+
+    targets: list[Webhook]
+
+
+class Retried(_Body):
+    """How many alarms are sent again."""
+
+    alarms: int
 
 
 class Reloaded(_Body):

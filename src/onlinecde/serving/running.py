@@ -20,6 +20,7 @@ from onlinecde.serving.protocols import ServerConfig
 from onlinecde.serving.reloading import Reload
 from onlinecde.serving.settings import ServeSettings
 from onlinecde.serving.starting import StartingApp, freeze
+from onlinecde.serving.systemd import notify, reloading, watchdog
 
 
 def bound(settings: ServeSettings) -> socket.socket:
@@ -38,6 +39,12 @@ def bound(settings: ServeSettings) -> socket.socket:
     return result
 
 
+class _Server(uvicorn.Server):
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        notify("STOPPING=1", "STATUS=stopping")
+        await super().shutdown(sockets)
+
+
 def serve_forever(
     app: ASGIApp | StartingApp,
     settings: ServeSettings,
@@ -53,18 +60,31 @@ def serve_forever(
     sys.setswitchinterval(0.001)
     raise_file_limit(settings.limits)
     config = ServerConfig(app, settings)
-    server = uvicorn.Server(config)
+    server = _Server(config)
     reload = reload or Reload()
     reload.steps.append(config.reload_certificate)
     if isinstance(app, StartingApp):
         app.stop = lambda: setattr(server, "should_exit", True)
+        app.on_progress = lambda share: notify(
+            f"STATUS=rebuilding, {share:.0%} done", "EXTEND_TIMEOUT_USEC=60000000"
+        )
+        app.on_ready = lambda: notify("READY=1", "STATUS=serving")
     else:
         freeze()
 
+    def read_again() -> None:
+        reloading()
+        reload()
+        notify("READY=1")
+
     async def serve() -> None:
         if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
-        await server.serve(sockets=[listening])
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, read_again)
+        alive = asyncio.create_task(watchdog())
+        try:
+            await server.serve(sockets=[listening])
+        finally:
+            alive.cancel()
 
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(serve())

@@ -141,6 +141,7 @@ class Access:
         audit: AuditLog,
         rates: Rates,
         requests: Counter,
+        errors: Counter,
         shortcuts: Mapping[tuple[str, str], Endpoint] | None = None,
     ) -> None:
         self.app, self.settings, self.tokens = app, settings, tokens
@@ -149,7 +150,7 @@ class Access:
         limits = settings.limits
         self._knocks = Rates(limits.knocks_per_second, limits.knock_burst)
         """Answers to who has no token, or signs in, by address"""
-        self._requests = requests
+        self._requests, self._errors = requests, errors
         # Choosing a route costs more than one small micro-batch does: the busiest are found at once.
         self._shortcuts = dict(shortcuts or {})
 
@@ -206,6 +207,8 @@ class Access:
                     self._audit.write(_change(scope), client.name, request, status=status[0])
         route, spent = _route(scope), time.perf_counter() - began
         self._requests.labels(route, status[0]).inc()
+        if (code := scope.get("state", {}).get("problem")) is not None:
+            self._errors.labels(code, status[0]).inc()
         if self.settings.log_requests or status[0] >= 500:
             note("request", route=route, status=status[0], ms=round(1000 * spent, 2))
 
@@ -299,6 +302,7 @@ async def _directly(endpoint: Endpoint, scope: Scope, receive: Receive, send: Se
 
 async def refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer with a problem: JSON, or the way to the login form for a browser that asked for a page."""
+    scope.setdefault("state", {})["problem"] = problem.code
     if scope["type"] == "websocket":
         code = {401: 4401, 403: 4403, 429: 4429, 503: 4503}.get(problem.status, 4400)
         # Accepted and closed at once: a browser is never told why a handshake failed.

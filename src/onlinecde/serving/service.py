@@ -20,6 +20,7 @@ from onlinecde.serving.ingest import Committed, GroupCommit
 from onlinecde.serving.jobs import Jobs
 from onlinecde.serving.live import Hub
 from onlinecde.serving.metrics import Metrics
+from onlinecde.serving.models import Alarm as AlarmAnswer
 from onlinecde.serving.models import OutputNames
 from onlinecde.serving.opening import warm_up
 from onlinecde.serving.overview import Board
@@ -32,6 +33,7 @@ from onlinecde.serving.sessions import Sessions
 from onlinecde.serving.settings import ServeSettings
 from onlinecde.serving.shares import Shares
 from onlinecde.serving.tokens import TokenBook
+from onlinecde.serving.webhooks import Webhooks
 from onlinecde.streaming import (
     Answers,
     CodecError,
@@ -115,7 +117,7 @@ class Service:
         """Bytes of bodies being read now"""
         self.sockets = Shares(limits.sockets, fair=fair)
         queue = Shares(limits.queued_events, fair=fair)
-        self.metrics = Metrics(engine, queue)
+        self.metrics = Metrics(engine, queue, self.sessions)
         self.commits = GroupCommit(
             engine,
             self._executor,
@@ -127,13 +129,20 @@ class Service:
         self.board = Board(
             engine, self.do, self.clock, output=engine.watched_output, most_age=0.9 * settings.tick
         )
+        self.webhooks = Webhooks(
+            engine, settings.webhooks, self.do, lambda alarm: AlarmAnswer.of(alarm, self.names)
+        )
+        self.metrics.add_webhooks(self.webhooks)
+        self.hub.on_alarms = self.webhooks.alarmed
         self.readiness = Readiness(self._store_problem)
+        self._looking: asyncio.Future[None] | None = None
         self._long_work = asyncio.Lock()
         self.jobs = Jobs(self.problem_of)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begin to take events and to tick."""
+        await self.webhooks.start()
         self.commits.start()
         every = [
             self._tick(),
@@ -152,6 +161,7 @@ class Service:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.jobs.close()
         await self.commits.close()
+        await self.webhooks.close()
         await asyncio.get_running_loop().run_in_executor(self._executor, self.engine.close)
         self._executor.shutdown()
         self.audit.close()
@@ -186,6 +196,14 @@ class Service:
             return await asyncio.get_running_loop().run_in_executor(self._executor, work)
         except StreamingError as error:
             raise self.problem_of(error) from error
+
+    async def metrics_text(self) -> bytes:
+        """For Prometheus; where the engine is at work for longer than a moment, of it what it said before."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self.do(self.metrics.look))
+            self._looking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait([self._looking], timeout=1.0)
+        return self.metrics.text()
 
     async def do_in_pieces(
         self,

@@ -13,6 +13,7 @@ from onlinecde.streaming.retention import Retention
 
 if TYPE_CHECKING:
     from onlinecde.models import AlarmPolicy
+    from onlinecde.serving.webhooks import Target
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -109,6 +110,8 @@ class ServeSettings:
     log_requests: bool = False
     audit: Path | None = None
     """File of the audit log; None: there is none"""
+    webhooks: tuple[Target, ...] = ()
+    """Where alarms are sent"""
     session_seconds: float = 12 * 3600.0
     """How long a browser stays signed in"""
     tls_cert: Path | None = None

@@ -34,6 +34,9 @@ class StartingApp:
         self._stopping = False
         self.failure: BaseException | None = None
         self.stop: Callable[[], None] = lambda: None
+        self.on_progress: Callable[[float], None] = lambda share: None
+        """Hears, in the thread, the part of a rebuild that is done"""
+        self.on_ready: Callable[[], None] = lambda: None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request or one socket, or the life of the server."""
@@ -65,6 +68,7 @@ class StartingApp:
 
     def _tell(self, done: int, total: int) -> None:
         self._rebuilt = (done, total)
+        self.on_progress(done / max(1, total))
         if self._stopping:
             raise StoppedOpening
 
@@ -93,6 +97,7 @@ class StartingApp:
             return
         freeze()
         self._app = app
+        self.on_ready()
 
 
 def freeze() -> None:

@@ -418,6 +418,21 @@ class Engine:
                 raise StreamingError(f"there is no alarm {number}.", "alarm_unknown")
             return self._named([alarm])[0]
 
+    def alarms_from(self, number: int, most: int = 100) -> list[Alarm[str]]:
+        """Alarms from a number on, oldest first; numbers grow by one with each alarm raised, and none comes again."""
+        with self._reading():
+            return self._named(self.store.alarms_from(number, most))
+
+    def kept(self, key: str) -> str | None:
+        """A text that `keep` has kept under a key."""
+        with self._reading():
+            return self.store.kept(key)
+
+    def keep(self, key: str, text: str) -> None:
+        """Keep a small text in the store, durably, in the place of what was there under the same key."""
+        with self._ready():
+            self.store.keep(key, text)
+
     def _named(self, alarms: Sequence[Alarm[int]]) -> list[Alarm[str]]:
         streams = self.store.streams(sorted({alarm.stream for alarm in alarms}))
         names = {stream.number: stream.name for stream in streams}

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from onlinecde.serving import models
-from onlinecde.serving.api.replies import answers_of
+from onlinecde.serving.api.replies import answers_of, name_of
 from onlinecde.serving.bodies import reply
 from onlinecde.serving.service import Service
 
@@ -24,5 +24,10 @@ def admin_routes(service: Service) -> APIRouter:
         """The last lines of the audit log, newest first."""
         lines: list[dict[str, Any]] = service.audit.newest(most)
         return reply({"lines": lines})
+
+    @router.post("/webhooks/{target}/retry", responses=answers_of(models.Retried, 404))
+    async def retry(target: str) -> Response:
+        """Send the alarms again that were given up for a target."""
+        return reply({"alarms": await service.webhooks.retry(name_of(target))})
 
     return router

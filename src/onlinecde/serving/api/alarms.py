@@ -76,4 +76,10 @@ def alarm_routes(service: Service) -> APIRouter:
             models.Alarm.of(alarm, service.names) if may_read(request) else {"number": number}
         )
 
+    @router.get("/v1/webhooks", responses=answers_of(models.Webhooks))
+    async def webhooks() -> Response:
+        """Where alarms are sent, how many wait, and which were given up."""
+        kept = service.webhooks
+        return reply({"targets": [models.Webhook.of(kept, name) for name in kept.targets]})
+
     return router

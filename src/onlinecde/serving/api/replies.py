@@ -38,6 +38,7 @@ def add_problems(app: FastAPI) -> None:
 
     @app.exception_handler(Problem)
     async def problem(request: Request, error: Problem) -> Response:
+        request.state.problem = error.code
         return reply(error.as_json(), error.status, error.headers)
 
     @app.exception_handler(RequestValidationError)
@@ -45,10 +46,12 @@ def add_problems(app: FastAPI) -> None:
         first = error.errors()[0]
         field = str(first["loc"][-1])
         answer = Problem(422, "parameter_bad", f"{field}: {first['msg']}.", field=field)
+        request.state.problem = answer.code
         return reply(answer.as_json(), answer.status)
 
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> Response:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "refused")
         answer = Problem(error.status_code, code, str(error.detail))
+        request.state.problem = code
         return reply(answer.as_json(), answer.status, dict(error.headers or {}))

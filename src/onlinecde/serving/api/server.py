@@ -30,7 +30,7 @@ def server_routes(service: Service) -> APIRouter:
     )
     async def metrics() -> Response:
         """For Prometheus."""
-        text = await service.do(service.metrics.text)
+        text = await service.metrics_text()
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @router.get("/v1/model", responses=answers_of(About))

@@ -350,6 +350,18 @@ class Store(Protocol):
         """Delete a stream and all that belongs to it."""
         ...
 
+    def alarms_from(self, number: int, most: int) -> list[Alarm[int]]:
+        """Alarms from a number on, oldest first, at most so many."""
+        ...
+
+    def kept(self, key: str) -> str | None:
+        """The text that was kept under a key."""
+        ...
+
+    def keep(self, key: str, text: str) -> None:
+        """Keep a small text under a key in the place of what was there, durably; states have nothing to do with it."""
+        ...
+
     def close(self) -> None:
         """Let go of the store; what was committed stays."""
         ...

@@ -53,6 +53,7 @@ class MemoryStore:
         self.notes: dict[str, Any] = {}
         self.names_lost = False
         self._pruned = False
+        self._kept: dict[str, str] = {}
 
     def head(self) -> StoreHead:
         return StoreHead(self._model, self._sequence, self._totals)
@@ -171,6 +172,16 @@ class MemoryStore:
             newest[stream]
             for stream in sorted(newest.keys() & set(newest if streams is None else streams))
         ]
+
+    def alarms_from(self, number: int, most: int) -> list[Alarm[int]]:
+        numbers = sorted(one for one in self._alarms if one >= number)
+        return [self._alarms[one] for one in numbers[:most]]
+
+    def kept(self, key: str) -> str | None:
+        return self._kept.get(key)
+
+    def keep(self, key: str, text: str) -> None:
+        self._kept[key] = text
 
     def acknowledge(self, number: int, at: float, by: str) -> Alarm[int] | None:
         alarm = self._alarms.get(number)

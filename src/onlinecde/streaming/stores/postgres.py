@@ -15,6 +15,7 @@ from onlinecde.streaming.stores.relational import Meta, RelationalStore
 from onlinecde.streaming.stores.tables import (
     CUT_KINDS,
     INSERT,
+    KEPT,
     KEYS,
     KINDS,
     SCHEMA,
@@ -114,6 +115,7 @@ class PostgresStore(RelationalStore):
                     f"{self.address} has schema {result}, this onlinecde reads {SCHEMA}: use the "
                     "onlinecde that wrote it."
                 )
+            db.execute(KEPT.encode())
             db.execute("UPDATE meta SET writer = %s", (writer,))
             self.unchecked = bool(self.notes.get("unchecked"))
             self._db = None

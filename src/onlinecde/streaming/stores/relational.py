@@ -460,6 +460,22 @@ class RelationalStore:
         stored = self._checked("alarms", self._read(sql, values, stream), 1, stream)
         return [Alarm(*one) for one in stored]
 
+    def alarms_from(self, number: int, most: int) -> list[Alarm[int]]:
+        sql = f"SELECT {FIELDS['alarms']} FROM alarms WHERE number >= ? ORDER BY number LIMIT ?"
+        stored = self._checked("alarms", self._read(sql, (number, most)), owner=1)
+        return [Alarm(*one) for one in stored]
+
+    def kept(self, key: str) -> str | None:
+        result = self._read("SELECT text FROM kept WHERE key = ?", (key,))
+        return result[0][0] if result else None
+
+    def keep(self, key: str, text: str) -> None:
+        with self._transaction():
+            self._change(
+                "INSERT INTO kept VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET text = excluded.text",
+                (key, text),
+            )
+
     def newest_alarms(self, streams: Sequence[int] | None = None) -> list[Alarm[int]]:
         sql, pairs = "SELECT max(number) FROM alarms", []
         if streams is None:

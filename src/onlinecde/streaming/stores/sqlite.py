@@ -26,6 +26,7 @@ from onlinecde.streaming.stores.sqlite_file import OwnedFile
 from onlinecde.streaming.stores.tables import (
     CHECKSUMS,
     FIELDS,
+    KEPT,
     SCHEMA,
     SQLITE_INSERT,
     new_tables,
@@ -133,6 +134,7 @@ class SQLiteStore(RelationalStore):
                 f"{self.file} has schema {schema[0]}, this onlinecde reads {SCHEMA}: use the "
                 "onlinecde that wrote it."
             )
+        run(KEPT)
         self.unchecked = bool(self.notes.get("unchecked"))
         self._check_directory()
 

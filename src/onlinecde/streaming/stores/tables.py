@@ -5,6 +5,8 @@ from __future__ import annotations
 from onlinecde.streaming.stores.checksums import Checksum
 from onlinecde.streaming.stores.postgres_arrays import Blobs, Column, Floats, Integers, Texts
 
+KEPT = "CREATE TABLE IF NOT EXISTS kept (key TEXT PRIMARY KEY, text TEXT NOT NULL)"
+"""What other parts keep beside streams and rows"""
 SCHEMA = 3
 
 # Rows are appended, and found by their index: a table in the order of streams would have to write a page
