@@ -220,7 +220,9 @@ def test_adapters_count_wherever_the_model_is_asked_and_are_not_lost_by_saving(w
 def test_flat_settings_name_every_setting_of_every_part_once():
     flat = flat_of(oc.NeuralCDE(**WIDE).config)
     assert len(set(PLACES.values())) == len(PLACES)
-    assert PLACES.keys() - flat.keys() == {"bounded"}, "written only where it is so, as in 0.1"
+    assert PLACES.keys() - flat.keys() == {"bounded", "readout_direct"}, (
+        "written only where it is so, as in 0.1"
+    )
     assert oc.NeuralCDE(**parts_of(flat)).config == neural_cde(**flat).config
     assert neural_cde(**flat).config == oc.NeuralCDE(**WIDE).config
 

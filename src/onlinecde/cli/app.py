@@ -1,6 +1,7 @@
 """Collects the commands and turns errors a user can mend into one clear message."""
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -32,8 +33,21 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from onlinecde.version import __version__
+
+        typer.echo(f"onlinecde {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
     """Online prediction from irregular time series with Neural CDEs."""
 
 

@@ -52,6 +52,19 @@ def evaluate(
     metric: Annotated[
         list[str] | None, typer.Option(help="Only this metric; repeatable. Default: all that fit.")
     ] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Judge groups of streams apart: a static feature, or a column of the tables; repeatable."
+        ),
+    ] = None,
+    importance: Annotated[
+        bool,
+        typer.Option(
+            "--importance",
+            help="How much each channel moves a Neural CDE's outputs; in a --report always.",
+        ),
+    ] = False,
     horizon: Annotated[
         list[float] | None,
         typer.Option(
@@ -70,6 +83,7 @@ def evaluate(
     """Measure a model on a split, by the clock and at rows: every metric with an interval by subject, beside others."""
     given = dict(locals())
     from onlinecde.cli.terminal_tables import show_evaluations
+    from onlinecde.data.stream_columns import group_columns
     from onlinecde.files import check_file
     from onlinecde.training.fitting import device_for
     from onlinecde.training.journal import model_folders, read_log
@@ -86,14 +100,21 @@ def evaluate(
         "metrics": metric or None,
         "horizons": horizon or None,
         "bootstrap": bootstrap,
+        "explained": importance or report is not None,
     }
     drawn: dict[str, Any] = {}
     own = next(iter(judged.tables.values()), None)
+    if by and len(groups[0]) > 1:
+        raise ValueError("--by is for one run: give its folder.")
+    apart = {} if judged.elsewhere else other_features(named)
+    named = {name: homes for name, homes in named.items() if name not in apart}
     if folds := _folds(named, judged.task if own is None else str(own)):
         every = _judge_folds(folds, judged.data_dir, device, at, asking, trees, seed=seed, **how)
     else:
         task = judged.load(groups[0][0])
         models = _loaded(named, task, device)
+        if by:
+            how["groups"] = group_columns(task, by, judged.files(groups[0][0]))
         # Trees are fitted on the model's own streams: those of another table, or task, are judged alone.
         elsewhere = judged.task is not None or own is not None
         trained = (
@@ -101,10 +122,18 @@ def evaluate(
             if trees and elsewhere
             else task
         )
-        every = [
-            _judge(models | _trees(trained, one, at, trees), one, asking, seed=seed, **how)
-            for one in tasks_at(task, at)
-        ]
+        others = {name: _same_streams(task, homes[0], judged) for name, homes in apart.items()}
+        several = {
+            name: _loaded({name: apart[name]}, other, device) for name, other in others.items()
+        }
+        every = []
+        for place, one in enumerate(tasks_at(task, at)):
+            own_tasks = {name: tasks_at(other, at)[place] for name, other in others.items()}
+            found = _judge(models | _trees(trained, one, at, trees), one, asking, seed=seed, **how)
+            for name, own_task in own_tasks.items():
+                plain = {**how, "explained": False, "seed": seed}
+                found += _judge(several[name], own_task, asking, **plain)
+            every.append(found)
         if report is not None:
             drawn = {
                 "trajectories": _followed(models, task, split, every[-1][0].together.events),
@@ -174,6 +203,11 @@ def tasks_at(task: Task, at: str | None) -> list[Task]:
     from onlinecde.data import DataError, asked_at_table
     from onlinecde.evaluation.evaluating import task_at
 
+    if at is not None and at != "end" and task.per == "stream":
+        typer.echo(
+            "note: the task has one label a stream, its end's: it is judged in mid-stream as well",
+            err=True,
+        )
     if at is not None and Path(at).is_file():
         asked = asked_at_table(task, at)
         for note in asked.notes[len(task.notes) :]:
@@ -207,6 +241,7 @@ def _judge(models: Models, judged: Task, asking: str | None, **how: Any) -> list
         for way in ways:
             own = name if at_rows else called(name, several[0], way)
             found.append(judge_runs(own, several, judged, reference=reference, asking=way, **how))
+            how["explained"] = False
             # What is known is judged once, and stands beside the first alone.
             reference = found[0].together.reference
     return found
@@ -254,6 +289,61 @@ def _followed(models: Models, judged: Task, split: str, events: Any) -> tuple[Tr
         if isinstance(several[0], OnlineModel)
     }
     return follow(shown, judged, split, events=events)
+
+
+def other_features(named: dict[str, list[Path]]) -> dict[str, list[Path]]:
+    """Models, by name, fitted on the same tables as the first one, which see other channels or static features."""
+    from onlinecde.artifacts import read_manifest
+
+    features = (
+        "events",
+        "channel",
+        "value",
+        "channels",
+        "categories",
+        "static",
+        "static_columns",
+        "static_stream",
+    )
+
+    def told(homes: list[Path]) -> tuple[Any, Any]:
+        source = read_manifest(homes[0]).extra.get("task")
+        if not isinstance(source, dict) or source.get("source") != "table":
+            return None, None
+        rest = {n: v for n, v in source["arguments"].items() if n not in features}
+        return rest, source.get("content")
+
+    (_, first), *others = named.items()
+    rest, content = told(first)
+    if rest is None:
+        return {}
+    return {
+        name: homes
+        for name, homes in others
+        if (found := told(homes))[0] == rest and found[1] != content
+    }
+
+
+def _same_streams(task: Task, home: Path, judged: JudgedOptions) -> Task:
+    """The task of a model with other features, refused where its streams, labels or splits are others."""
+    from dataclasses import replace
+
+    other = JudgedOptions(data_dir=judged.data_dir).load(home)
+    for split in task.splits:
+        names = [
+            [str(one.series.streams[at]) for at in one.splits.get(split, ())]
+            for one in (task, other)
+        ]
+        alike = names[0] == names[1]
+        if alike:
+            mine, theirs = (one.split(split)[1].cpu().nan_to_num(-1) for one in (task, other))
+            alike = mine.equal(theirs)
+        if not alike:
+            raise ValueError(
+                f"{home} was fitted on other streams, labels or rows of the {split} split than the first model: only "
+                "models of the same ones can be compared. Give both the same --splits, and tables of the same rows."
+            )
+    return replace(other, name=task.name)
 
 
 def _names(places: list[Path], groups: list[list[Path]]) -> list[str]:

@@ -46,10 +46,18 @@ def fit(
             "--explain-settings",
         ),
     ] = False,
+    max_time: Annotated[
+        str | None,
+        option(
+            "Train no longer than this, as 10min, all sessions of the run together; the best model so far is kept.",
+            TRAINING,
+        ),
+    ] = None,
     fresh: Annotated[bool, option("Forget what the folder holds.", TRAINING, "--fresh")] = False,
     cluster: ClusterOptions,
 ) -> None:
     """Train a model, keep its best validation point, save it; killed at any time, it goes on."""
+    from onlinecde.data.queries import duration
     from onlinecde.files import check_folder
     from onlinecde.training import FitError, FitSettings
     from onlinecde.training.defaults import resolve
@@ -62,6 +70,9 @@ def fit(
     name = best["model"] if best else model.name
     if cluster.workers is not None and cluster.ray is None:
         raise FitError("--workers is for a cluster: add --ray, or leave it out.")
+    limit = {} if max_time is None else {"max_seconds": duration(max_time, "seconds")}
+    if limit and cluster.ray is not None:
+        raise FitError("--max-time is for a fit on one machine: leave out --ray, or the time.")
     run = None if fresh else out
     ready = task_of_run(load_task(source, task.data_dir), run)
     resolved = resolve(ready, name, model.settings(), start, changes, run=run, file=best)
@@ -85,6 +96,7 @@ def fit(
                 device=training.device,
                 fresh=fresh,
                 callback=display,
+                **limit,
             )
         except KeyboardInterrupt:
             typer.echo(f"\nstopped. The same command goes on where it was ({out}).", err=True)
@@ -140,5 +152,14 @@ def _say_end(done: Any, metric: str, out: Path) -> None:
 
     value = done.best[f"validation_{metric}"]
     said = f"{metric} {shown(value)}" if value is not None else "metric not defined"
+    if done.still_improving:
+        more = (
+            "a longer --max-time, or none"
+            if done.ended.startswith("its time")
+            else f"--epochs {2 * len(done.history)}"
+        )
+        typer.echo(
+            f"\nstill improving when it ended: the same command with {more}, goes on from here."
+        )
     typer.echo(f"\n{done.ended}; kept epoch {done.best['epoch']}: validation {said}.")
     typer.echo(f"model: {out / 'model'}\nnext:  onlinecde evaluate {out}")

@@ -150,6 +150,38 @@ class TaskOptions:
     ] = None
     metric: Annotated[Text, option("What the task is judged by.", TABLE)] = None
     split_seed: Annotated[int, option("Seed of the train/validation/test split.", TABLE, min=0)] = 0
+    split_by: Annotated[
+        Text,
+        option(
+            "Split by time (oldest streams train, newest test), or by a column: of train, validation, test, or of "
+            "times. Default: by chance.",
+            TABLE,
+        ),
+    ] = None
+    splits: Annotated[
+        Place,
+        option("Table of splits: the stream column and --split-by (default: split).", TABLE),
+    ] = None
+    windows: Annotated[
+        Text,
+        option(
+            "Cut long streams into windows of this length, as 7d, each a stream; split by time unless told otherwise.",
+            TABLE,
+        ),
+    ] = None
+    category: Annotated[
+        Several,
+        option(
+            "Channel of text: becomes a channel of 0 and 1 a category, CHANNEL=CATEGORY; repeatable.",
+            TABLE,
+        ),
+    ] = None
+    labels_stream: Annotated[
+        Text, option("What --stream is called in --labels, where otherwise.", TABLE)
+    ] = None
+    static_stream: Annotated[
+        Text, option("What --stream is called in --static, where otherwise.", TABLE)
+    ] = None
 
     def source(self) -> dict[str, Any]:
         """Where the task comes from, as a run keeps it; refused where it takes more, or less, to say so."""
@@ -207,6 +239,12 @@ class TaskOptions:
             kind=self.kind,
             metric=self.metric,
             seed=self.split_seed,
+            split_by=self.split_by,
+            splits=self.splits,
+            windows=self.windows,
+            categories=self.category or None,
+            labels_stream=self.labels_stream,
+            static_stream=self.static_stream,
         )
 
     def _of_labels(self) -> dict[str, Text]:
@@ -316,7 +354,9 @@ class TrainingOptions:
             "Where training settings start from: default or paper; of `tune` clean, too.", TRAINING
         ),
     ] = "default"
-    epochs: Annotated[Number, option("At most this many.", TRAINING)] = None
+    epochs: Annotated[
+        Number, option("At most this many; raised on a finished run, it goes on.", TRAINING)
+    ] = None
     batch_size: Annotated[Number, option("Streams in a batch.", TRAINING)] = None
     lr: Annotated[float | None, option("Learning rate.", TRAINING)] = None
     class_weights: Annotated[Text, option("none or balanced.", TRAINING)] = None
@@ -324,8 +364,9 @@ class TrainingOptions:
         Several, option("NAME=VALUE, any other training setting; repeatable.", TRAINING)
     ] = None
     seed: Annotated[
-        int, option("Of weights and batches; in a search, of its trials, too.", TRAINING)
-    ] = 0
+        Number,
+        option("Of weights and batches (default 0); in a search, of its trials, too.", TRAINING),
+    ] = None
     device: Annotated[str, option("auto, cpu or cuda.", TRAINING)] = "auto"
 
     def changes(self) -> dict[str, Any]:
@@ -335,7 +376,7 @@ class TrainingOptions:
             "batch_size": self.batch_size,
             "lr": self.lr,
             "class_weights": self.class_weights,
-            "seed": self.seed or None,
+            "seed": self.seed,
         }
         given = {name: value for name, value in given.items() if value is not None}
         return given | named_values(self.setting)
@@ -398,6 +439,9 @@ class JudgedOptions:
     ] = None
     labels: Annotated[Place, typer.Option(help="Own tables: their labels.")] = None
     static: Annotated[Place, typer.Option(help="Own tables: their static features.")] = None
+    splits: Annotated[Place, typer.Option(help="Own tables: their table of splits, as it was.")] = (
+        None
+    )
     split: Annotated[
         str,
         typer.Option(help="train, validation or test; with --task or tables: all, every stream."),
@@ -407,13 +451,22 @@ class JudgedOptions:
     @property
     def tables(self) -> dict[str, Path]:
         """Files given in place of a model's own, by the names of their options."""
-        given = {"events": self.events, "labels": self.labels, "static": self.static}
+        given = {name: getattr(self, name) for name in ("events", "labels", "static", "splits")}
         return {name: file for name, file in given.items() if file is not None}
 
     @property
     def elsewhere(self) -> bool:
         """Whether what is judged is named, and need not be what the model was fitted on."""
         return self.task is not None or bool(self.tables)
+
+    def files(self, home: Path) -> dict[str, Any]:
+        """Own tables that are judged, by the names of their options, and their stream columns; empty for others."""
+        from onlinecde.artifacts import read_manifest
+
+        source = read_manifest(home).extra.get("task")
+        if self.task is not None or not isinstance(source, dict) or source.get("source") != "table":
+            return {}
+        return {**source["arguments"], **self.tables}
 
     def load(self, home: Path) -> Task:
         """The task for the model of a folder; what is worth knowing of it is said."""

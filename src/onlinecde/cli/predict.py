@@ -62,6 +62,9 @@ def predict(
             help="Two values at one instant: refuse, first, last or mean.", rich_help_panel=COLUMNS
         ),
     ] = None,
+    static_stream: Annotated[
+        Name, typer.Option(help="Names the stream, in --static.", rich_help_panel=COLUMNS)
+    ] = None,
     memory: Annotated[
         int, typer.Option(min=1, help="MiB that the data may take; what is more is on disk.")
     ] = 1024,
@@ -89,6 +92,7 @@ def predict(
         value=value,
         origin=origin,
         duplicates=duplicates,
+        static_stream=static_stream,
         device=str(device_for(device)),
     )
     with ScoringDisplay() as display:

@@ -144,6 +144,27 @@ def serve(
         str | None,
         typer.Option(help="Address of the reverse proxy whose X-Forwarded-* are believed."),
     ] = None,
+    resident: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Streams kept in memory; default 100,000. Others wait in the store."
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any other setting, as NAME=VALUE; repeatable."),
+    ] = None,
+    settings_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--settings",
+            help="File of settings (TOML); ONLINECDE_NAME in the environment goes before it, --set before both.",
+        ),
+    ] = None,
+    show_settings: Annotated[
+        bool,
+        typer.Option("--show-settings", help="Show all settings and what set them; serve nothing."),
+    ] = False,
     title: Annotated[str, typer.Option(help="Shown on the page.")] = "onlinecde",
     page: Annotated[bool, typer.Option(help="Serve the monitor page.")] = True,
     log_requests: Annotated[
@@ -181,6 +202,7 @@ def serve(
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from onlinecde.serving import Limits, ServeSettings, TokenBook, create_app, serve_forever
     from onlinecde.serving.app import check_tokens
+    from onlinecde.serving.every_setting import settings_given, shown_settings, with_settings
     from onlinecde.serving.opening import default_audit, open_engine
     from onlinecde.serving.problems import ServingError
     from onlinecde.serving.reloading import Reload, reload_tokens
@@ -221,6 +243,15 @@ def serve(
             idle_seconds=idle_seconds,
         ),
     )
+    flags = {name: text for name, _, text in (one.partition("=") for one in set_ or ())}
+    if resident is not None:
+        flags["resident"] = str(resident)
+    by_name = settings_given(flags, settings_file)
+    wanted, engine_settings = with_settings(wanted, by_name)
+    engine_settings = {"lateness": lateness, "most_streams": most_streams, **engine_settings}
+    if show_settings:
+        typer.echo(shown_settings(wanted, engine_settings, by_name))
+        return
     given = {
         "threshold": threshold,
         "rearm": rearm,
@@ -247,10 +278,9 @@ def serve(
             policy_changes=changes,
             output=output,
             alarms=alarms,
-            lateness=lateness,
             rebuild=rebuild,
-            most_streams=most_streams,
             progress=progress,
+            **engine_settings,
         )
         try:
             app = create_app(engine, settings, tokens=book, reload=reload)

@@ -14,13 +14,22 @@ from onlinecde.cli.displays import STYLES, as_text
 from onlinecde.evaluation.alarm_budget import Chosen
 from onlinecde.evaluation.alarms import AlarmScore
 from onlinecde.evaluation.bootstrap import Difference, Estimate, shown
-from onlinecde.evaluation.report_tables import metric_columns, number, percent
+from onlinecde.evaluation.report_tables import (
+    group_table,
+    importance_table,
+    metric_columns,
+    number,
+    percent,
+)
 from onlinecde.evaluation.results import Evaluation, compare
 from onlinecde.evaluation.runs import JudgedRuns
 from onlinecde.experiments import Summary
 from onlinecde.experiments.rendering import cost, evaluations, measured, places, published
 from onlinecde.experiments.summary import Entry
 from onlinecde.tuning.study import Tuned
+
+SHOWN = 20
+"""Lines of a table that a terminal shows; a report has all"""
 
 
 def trials_table(found: Tuned) -> Table:
@@ -159,6 +168,12 @@ def _show_naive(console: Console, found: Evaluation) -> None:
         console.print(f"{found.model}: {found.policy.in_words}", highlight=False, markup=False)
     for one in found.intervals:
         console.print(f"{found.model}: {one.in_words}", highlight=False, markup=False)
+    heads = group_table(found), importance_table(found)
+    for table in (one for one in heads if one.lines):
+        shown_table = Table(*table.heads, box=None, padding=(0, 2, 0, 0))
+        for line in table.lines[:SHOWN]:
+            shown_table.add_row(*(f"{value} [dim]{spread}[/dim]" for value, spread in line.cells))
+        console.print(shown_table)
     for text in found.warnings:
         console.print(f"[bold red]warning:[/bold red] {escape(text)}", highlight=False)
 

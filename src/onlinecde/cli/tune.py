@@ -66,7 +66,7 @@ def tune(
                 settings=settings,
                 source=source,
                 prune=prune,
-                seed=training.seed,
+                seed=training.seed or 0,
                 device=training.device,
                 callback=TuneDisplay(console),
             )

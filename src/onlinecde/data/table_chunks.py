@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,12 +75,52 @@ class TableSource(ABC):
         return {}
 
 
-def table_source(table: Any, *, what: str = "table") -> TableSource:
-    """The source for a path or a frame (polars, pandas, Arrow); `what` a frame is called in errors."""
+def table_source(
+    table: Any, *, what: str = "table", called: Mapping[str, str] | None = None
+) -> TableSource:
+    """The source for a path or a frame (polars, pandas, Arrow).
+
+    what: a frame is called in errors. called: names of columns to give others.
+    """
     if not isinstance(table, (str, os.PathLike)):
-        return _Frame(frame_of(table, what), f"the {what}")
-    path = Path(table)
-    return _Text(path) if kind_of_file(path) in SEPARATORS else _Columnar(path)
+        source: TableSource = _Frame(frame_of(table, what), f"the {what}")
+    else:
+        path = Path(table)
+        source = _Text(path) if kind_of_file(path) in SEPARATORS else _Columnar(path)
+    return _Renamed(source, called) if called else source
+
+
+class _Renamed(TableSource):
+    """A table some of whose columns are called otherwise."""
+
+    def __init__(self, source: TableSource, called: Mapping[str, str]) -> None:
+        self._source, self.origin = source, source.origin
+        for name in called:
+            if name not in source.columns:
+                raise DataError(
+                    f"{source.origin}: there is no column '{name}'; there are {', '.join(source.columns[:30])}."
+                )
+        self._given = {
+            called.get(name, name): name for name in source.columns if name not in called.values()
+        }
+        self.columns = list(self._given)
+
+    def chunks(
+        self, columns: Sequence[str], size: int, place: Place = BEGINNING
+    ) -> Iterator[tuple[Table, Place]]:
+        given = {self._given[name]: name for name in columns}
+        for chunk, after in self._source.chunks(list(given), size, place):
+            yield Table(chunk.frame.rename(given), chunk.origin), after
+
+    def done(self, place: Place) -> float:
+        return self._source.done(place)
+
+    @property
+    def bytes(self) -> int:
+        return self._source.bytes
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {**self._source.fingerprint(), "called": self._given}
 
 
 class _Frame(TableSource):

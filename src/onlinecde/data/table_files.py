@@ -113,6 +113,13 @@ class Table:
         cells = pl.select(pl.when(~where).then(self.column(name, "value"))).to_series()
         return replace(self, frame=self.frame.with_columns(cells.alias(name)))
 
+    def called(self, given: str | None, name: str) -> Table:
+        """The table with its column `given` called `name`; None: it is called so."""
+        if given is None or given == name:
+            return self
+        self.column(given, f"'{name}'")
+        return replace(self, frame=self.frame.drop(name, strict=False).rename({given: name}))
+
     def rows(self, keep: pl.Series) -> Table:
         """Only the lines where `keep` is true."""
         return replace(self, frame=self.frame.filter(keep))

@@ -13,7 +13,9 @@ from onlinecde.series import TIME_UNITS
 if TYPE_CHECKING:
     import polars as pl
 
-Form = Literal["numbers", "timestamps without a time zone", "timestamps with a time zone"]
+Form = Literal[
+    "numbers", "durations", "timestamps without a time zone", "timestamps with a time zone"
+]
 """What times can be; those of one task are all of the same form."""
 
 _LOCAL = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d")
@@ -22,12 +24,12 @@ _ZONED = ("%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d %H:%M%#z")
 
 @dataclass(frozen=True)
 class Clock:
-    """How a table's times are read: numbers as they are, timestamps in a unit from an origin."""
+    """How a table's times are read: numbers as they are, durations in a unit, timestamps in one from an origin."""
 
     unit: str
     form: Form
     origins: dict[str, float]
-    """Stream as text -> its time 0, in seconds for timestamps, in the unit for numbers.
+    """Stream as text -> its time 0, in seconds for timestamps and durations, in the unit for numbers.
 
     Empty: all count from 0.
     """
@@ -76,7 +78,7 @@ def check_form(origin: str, column: str, role: str, form: Form, wanted: Form) ->
     if form == wanted:
         return
     remedy = "make them the same"
-    if "numbers" not in (form, wanted):
+    if not {"numbers", "durations"} & {form, wanted}:
         remedy = "give both a time zone (2030-01-31 13:45:00+01:00), or neither"
     raise DataError(
         f"{origin}, column '{column}' ({role}) holds {form}, the times of the series are "
@@ -93,15 +95,17 @@ def read_clock(table: Table, column: str, streams: pl.Series, unit: str) -> Cloc
         return Clock(unit, form, {})
     if unit not in TIME_UNITS:
         raise DataError(
-            f"time_unit is {unit!r}: choose one of {', '.join(TIME_UNITS)} for timestamps."
+            f"time_unit is {unit!r}: choose one of {', '.join(TIME_UNITS)} for timestamps and durations."
         )
+    if form == "durations":
+        return Clock(unit, form, {})
     frame = pl.DataFrame({"stream": streams.cast(pl.String), "time": raw})
     first = frame.group_by("stream").agg(pl.col("time").min())
     return Clock(unit, form, dict(first.iter_rows()))
 
 
 def raw_times(table: Table, column: str, role: str) -> tuple[pl.Series, Form]:
-    """Times as float64, in seconds since 1970 for timestamps; and what they are."""
+    """Times as float64, in seconds (since 1970) for durations and timestamps; and what they are."""
     import polars as pl
 
     cells = table.complete(column, role)
@@ -111,11 +115,13 @@ def raw_times(table: Table, column: str, role: str) -> tuple[pl.Series, Form]:
             stamps, form = _parsed(table, column, cells, role)
             return _seconds(stamps), form
         times = table.numbers(column, role)
+    elif cells.dtype == pl.Duration:
+        return cells.dt.total_microseconds().cast(pl.Float64) / 1e6, "durations"
     elif cells.dtype.is_temporal():
         if cells.dtype not in (pl.Date, pl.Datetime):
             raise DataError(
                 f"{table.origin}, column '{column}' ({role}) has type {cells.dtype}: give "
-                "timestamps with a date, or numbers."
+                "timestamps with a date, durations, or numbers."
             )
         zone = cells.dtype.time_zone if isinstance(cells.dtype, pl.Datetime) else None
         return _seconds(cells), _form(zone is not None)

@@ -17,6 +17,7 @@ from onlinecde.data.label_specs import (
 )
 from onlinecde.data.splits import FRACTIONS
 from onlinecde.data.static_features import with_static
+from onlinecde.data.table_categories import with_categories
 from onlinecde.data.table_event_times import event_target, followed_until
 from onlinecde.data.table_files import Table, read_table
 from onlinecde.data.table_ids import per_stream
@@ -28,8 +29,10 @@ from onlinecde.data.table_labels import (
     stream_target,
 )
 from onlinecde.data.table_series import Duplicates, series_from_table
+from onlinecde.data.table_splits import TIME, table_splits
 from onlinecde.data.table_times import TableClock
 from onlinecde.data.table_truth import interval_target, time_target
+from onlinecde.data.table_windows import START, in_windows
 from onlinecde.data.task import Kind, Task
 from onlinecde.series import Schema
 
@@ -53,7 +56,12 @@ def task_from_table(
     kind: Kind | None = None,
     name: str = "table",
     seed: int = 0,
-    splits: Mapping[str, Any] | None = None,
+    splits: Any = None,
+    split_by: str | None = None,
+    windows: str | None = None,
+    categories: Sequence[str] = (),
+    static_stream: str | None = None,
+    labels_stream: str | None = None,
     fractions: Mapping[str, float] = FRACTIONS,
     metric: str | None = None,
     schema: Schema | None = None,
@@ -77,6 +85,14 @@ def task_from_table(
       this table that are the same throughout a stream. Text becomes categories.
     - `subject`: the column, in this table or in that of `static`, that keeps streams together
       when they are dealt out to train, validation and test.
+    - `splits`: positions by split, or a table with the stream column and that of `split_by` (default "split").
+    - `split_by`: "time", for the oldest streams in training and the newest in the test, by their first event; or a
+      column, in `splits`, in `static` or in this table, of names of splits (train, validation, test) or of times to
+      go by in place of the first event. Default: by chance, from `seed`.
+    - `windows`: the length, as "7d", of the pieces that long streams are cut into from their first event on, each a
+      stream of its own. They are split by time unless `split_by`, `splits` or `subject` says otherwise.
+    - `categories`: channels of text, each of which becomes one channel of 0 and 1 a category, `channel=category`.
+    - `static_stream`, `labels_stream`: what the stream column is called there, where it is not called `stream`.
     - `duplicates`: what to do with two values of one channel at one instant.
     - `schema`: of a model that is to judge the task (`model.schema`), in place of `channels` and
       `static_columns`. Its channels and static features are looked up by name, and encoded as they
@@ -91,17 +107,38 @@ def task_from_table(
             f"labels is a {type(labels).__name__}: give StreamLabels, RowLabels or IntervalLabels, or TimeLabels "
             "or EventLabels."
         )
-    roles = (subject, followed_until, *_label_columns(labels))
+    own = read_table(table)
+    facts = None
+    if static is not None:
+        facts = read_table(static, what="table of static features").called(static_stream, stream)
+    if labels.table is not None:
+        given = read_table(labels.table, what="table of labels").called(labels_stream, stream)
+        labels = replace(labels, table=given)
+    if windows is not None:
+        own, facts, labels = in_windows(own, facts, labels, stream, time, windows, time_unit)
+        if split_by == TIME or (split_by is None and splits is None and subject is None):
+            split_by = START
+    known = None if schema is None else schema.channels
+    own, made = with_categories(own, channel, value, categories, known)
+    if channels is not None:
+        channels = [name for name in channels if name not in categories] + made
+    positions = splits if isinstance(splits, Mapping) else None
+    listed = None
+    if splits is not None and positions is None:
+        listed = read_table(splits, what="table of splits")
+        split_by = split_by or "split"
+    roles = (subject, followed_until, split_by, *_label_columns(labels))
+    roles += (START,) if windows is not None else ()
     read = series_from_table(
-        table,
+        own,
         stream=stream,
         time=time,
         channel=channel,
         value=value,
         channels=channels,
-        static=static,
+        static=facts,
         static_columns=static_columns,
-        others=[name for name in roles if name],
+        others=[name for name in roles if name and name != time],
         origin=origin,
         time_unit=time_unit,
         duplicates=duplicates,
@@ -118,6 +155,11 @@ def task_from_table(
         if None in subjects:
             at = series.streams[subjects.index(None)]
             raise DataError(f"{holder.origin}, column '{subject}': stream {at!r} has no subject.")
+    notes = [*read.notes, *target.notes]
+    if split_by is not None and "train" in fractions:
+        of = tuple(subjects) if subjects is not None else series.streams
+        positions, said = table_splits(read, listed, split_by, stream, of, fractions)
+        notes += said
     task = Task.build(
         name,
         series,
@@ -125,16 +167,23 @@ def task_from_table(
         kind=target.kind,
         per=target.per,
         subjects=subjects,
-        splits=splits,
+        splits=positions,
         seed=seed,
         fractions=fractions,
         time_unit=time_unit,
         metric=metric,
         classes=target.classes,
         source=own.origin,
-        settings={"time_unit": time_unit, "origin": origin, "duplicates": duplicates, "seed": seed},
+        settings={
+            "time_unit": time_unit,
+            "origin": origin,
+            "duplicates": duplicates,
+            "seed": seed,
+            **({} if split_by is None else {"split_by": TIME if split_by == START else split_by}),
+            **({} if windows is None else {"windows": windows}),
+        },
         flow=target.flow,
-        notes=(*read.notes, *target.notes),
+        notes=notes,
         label_lead=target.horizon if target.horizon and target.kind == "binary" else 0.0,
         truth=target.truth,
         queries=target.queries,

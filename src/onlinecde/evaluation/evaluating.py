@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
@@ -24,6 +24,7 @@ from onlinecde.evaluation.event_time import (
     first_alarms,
     usual_edges,
 )
+from onlinecde.evaluation.importance import importance
 from onlinecde.evaluation.metrics import (
     EXCESS,
     METRICS,
@@ -41,6 +42,7 @@ from onlinecde.evaluation.predictions import Predictions
 from onlinecde.evaluation.questions import Question, questions
 from onlinecde.evaluation.results import Evaluation
 from onlinecde.evaluation.since_row import by_time_since_row, loss_of
+from onlinecde.evaluation.subgroups import by_group
 from onlinecde.evaluation.trees import Trees
 from onlinecde.evaluation.utility import best_threshold, normalised, utility_of
 from onlinecde.models import OnlineModel
@@ -71,6 +73,8 @@ def evaluate(
     event_at: Tensor | np.ndarray | None = None,
     hours: Sequence[float] | None = None,
     horizons: Sequence[float] | None = None,
+    groups: Mapping[str, Sequence[Any]] | None = None,
+    explained: bool = False,
     batch_size: int = 256,
     predictions: Predictions | None = None,
 ) -> Evaluation:
@@ -94,6 +98,8 @@ def evaluate(
     labels) and `hours` gives the edges of the table of metrics by time before it, in the task's unit
     (default: `usual_edges`). Time to an event is judged within each of `horizons` besides (default: half, one,
     two and four times the task's), as metrics such as "auc@12"; a known risk is that within the task's horizon.
+    `groups`: by the name of a column its values (stream of the task,): the task's metric and loss for the streams of
+    each. `explained`: how much each channel moves the outputs of a Neural CDE (`importance`).
     `predictions` of the task spare models that are judged several times to predict again.
 
     A metric without a value here (one class only) is None and says why.
@@ -164,6 +170,10 @@ def evaluate(
         found,
         reference=known,
         naive=beside_naive(task, split, found.probabilities),
+        groups=by_group(task, split, found.probabilities, found.labels, cohort, groups or {}),
+        importance=importance(models[0], task, split, bootstrap=bootstrap, seed=seed)
+        if explained and len(models) == 1
+        else (),
         **_carried(models, task, split, found, cohort),
     )
     if known is None or task.per != "time":

@@ -52,6 +52,9 @@ def report(
         at_rows_note=_subtitle(at_rows[0]) if at_rows else "",
         figures=figures,
         naive=tables.naive_table(evaluation),
+        groups=tables.group_table(evaluation, against),
+        importance=tables.importance_table(evaluation),
+        importance_note=_importance_note(evaluation),
         before_event=tables.before_event_table(evaluation),
         before_event_note=_before_event_note(evaluation),
         alarms=_alarms(evaluation),
@@ -265,6 +268,15 @@ def _binary_figures(shown: Mapping[str, Evaluation], evaluation: Evaluation, add
             "Events caught against false alarms",
             "Of all thresholds, from the highest on the left; at the times of the labels.",
         )
+
+
+def _importance_note(evaluation: Evaluation) -> str:
+    unit = "in the label's unit" if evaluation.kind == "regression" else "in log-odds"
+    return (
+        f"Exact contributions, {unit}: the sizes of all that a channel's events added or took away in a stream, from "
+        "its first row on, averaged over streams; beneath, the interval by subject. What a model goes by need not be a "
+        "cause."
+    )
 
 
 def _ahead(evaluation: Evaluation) -> str:

@@ -211,6 +211,39 @@ def naive_table(evaluation: Evaluation) -> ReportTable:
     )
 
 
+def importance_table(evaluation: Evaluation) -> ReportTable:
+    """What the model goes by."""
+    return _table(
+        [
+            ("Channel", lambda one: one.channel),
+            ("Moves the output in a stream by", lambda one: cell(one.moved)),
+            ("Events in a stream", lambda one: number(one.events)),
+        ],
+        evaluation.importance,
+    )
+
+
+def group_table(evaluation: Evaluation, against: Sequence[Evaluation] = ()) -> ReportTable:
+    """Some streams beside others; other models beside the first, where they were judged by the same groups."""
+    every = [one for one in (evaluation, *against) if len(one.groups) == len(evaluation.groups)]
+    names = evaluation.groups[0].metrics if evaluation.groups else ()
+    columns: list[tuple[str, Callable[[int], str | Cell]]] = [
+        (
+            "Group",
+            lambda place: f"{evaluation.groups[place].column}: {evaluation.groups[place].group}",
+        ),
+        ("Streams", lambda place: f"{evaluation.groups[place].streams:,}"),
+        ("Labels", lambda place: f"{evaluation.groups[place].labels:,}"),
+    ]
+    for one in every:
+        for name in names:
+            head = one.title_of(name) + (f", {one.model}" if len(every) > 1 else "")
+            columns.append(
+                (head, lambda place, one=one, name=name: cell(one.groups[place].metrics[name]))
+            )
+    return _table(columns, range(len(evaluation.groups)))
+
+
 def class_table(evaluation: Evaluation) -> ReportTable:
     """Each class against the rest."""
     return _table(

@@ -16,9 +16,11 @@ from onlinecde.evaluation.breakdown import ClassScore, OutputScore
 from onlinecde.evaluation.calibration import Calibration
 from onlinecde.evaluation.coverage import Coverage
 from onlinecde.evaluation.event_time import Alarms, BeforeEvent
+from onlinecde.evaluation.importance import Importance
 from onlinecde.evaluation.metrics import METRICS, metric_title
 from onlinecde.evaluation.naive import NaiveScore, mean_naive
 from onlinecde.evaluation.since_row import SinceRow
+from onlinecde.evaluation.subgroups import GroupScore
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,10 @@ class Evaluation:
     """What needs no model, and how the model does beside it."""
     per_output: tuple[OutputScore, ...] = ()
     """Of several numbers: each by itself, in its own unit."""
+    groups: tuple[GroupScore, ...] = ()
+    """By the columns that were asked for."""
+    importance: tuple[Importance, ...] = ()
+    """What a Neural CDE goes by, where that was asked for: channels, most important first."""
     versions: dict[str, str] = field(default_factory=dict)
     reference: Evaluation | None = None
     """The same of a known risk: the best any model could do."""

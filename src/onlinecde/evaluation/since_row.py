@@ -52,7 +52,7 @@ def by_time_since_row(
         known = known_labels(task.kind, chosen)
         if not bool(known.any()):
             continue
-        loss = _estimate(metric_named(loss_of(task)), task, risk, chosen, cohort)
+        loss = estimate_of(metric_named(loss_of(task)), task, risk, chosen, cohort)
         streams = int(known.reshape(len(known), -1).any(1).sum())
         last = None if end == torch.inf else end
         found.append(SinceRow(start, last, streams, int(known.sum()), loss))
@@ -95,7 +95,9 @@ def elapsed_edges(since: Tensor) -> tuple[float, ...]:
     return (0.0, *(float(f"{step * 2**power:.12g}") for power in range(4)), torch.inf)
 
 
-def _estimate(metric: Metric, task: Task, risk: Tensor, labels: Tensor, cohort: Cohort) -> Estimate:
+def estimate_of(
+    metric: Metric, task: Task, risk: Tensor, labels: Tensor, cohort: Cohort
+) -> Estimate:
     """A metric with its interval."""
     try:
         value = chosen_score(metric, task.kind, risk, labels, task.edges)

@@ -34,6 +34,7 @@ PLACES = {
     "readout_dropout": ("readout", "dropout"),
     "readout_members": ("readout", "members"),
     "readout_steps": ("readout", "steps"),
+    "readout_direct": ("readout", "direct"),
     "method": ("solver", "method"),
     "steps": ("solver", "steps"),
     "max_step": ("solver", "max_step"),
@@ -87,7 +88,7 @@ def flat_of(config: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in config.items()
         if name not in parts or (isinstance(value, Mapping) and "class" in value)
     }
-    for name, usual in (("bounded", False), ("initial", None)):
+    for name, usual in (("bounded", False), ("initial", None), ("readout_direct", False)):
         if name in flat and flat[name] == usual:
             del flat[name]
     return flat
@@ -115,6 +116,7 @@ def neural_cde(
     readout_dropout: float = 0.0,
     readout_members: int = 1,
     readout_steps: int = 0,
+    readout_direct: bool = False,
     channel_dropout: float = 0.0,
     gain: float = 1.0,
     clip: float | None = None,

@@ -70,8 +70,8 @@ class NeuralCDE(OnlineModel[CDEState]):
         field: settings of `MLPField` (width, depth, activation, final, sees_path, rank) and `restoring`, the rate at
             which z is at first pulled back to 0 as time passes and counts grow; or a module z (stream, hidden) ->
             (stream, hidden, path channel). One with `sees_path = True` is called with X (stream, path channel) too.
-        readout: settings of `Readout` (kind, width, dropout, members, ramps, steps) and `sees_path`; or a module
-            (..., hidden) -> (..., output), which with `sees_path = True` gets X behind z, (..., hidden + path
+        readout: settings of `Readout` (kind, width, dropout, members, ramps, steps, direct) and `sees_path`; or a
+            module (..., hidden) -> (..., output), which with `sees_path = True` gets X behind z, (..., hidden + path
             channel), and may say its `kind`.
         solver: settings of `Solver`; or one.
         initial: a module (stream, static + path channel) -> (stream, hidden), z at the first row; default: linear.

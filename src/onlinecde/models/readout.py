@@ -130,6 +130,30 @@ class Members(nn.Module):
         return nn.functional.silu(self.linear(x * inward) + bias) * outward
 
 
+class Direct(nn.Module):
+    """The units of an MLP and, behind them, a linear model of what the readout sees besides z.
+
+    The linear model says nothing until `fit` has put it there; then it is kept as it is, and the MLP learns what it
+    lacks.
+    """
+
+    weight: Tensor
+    """(output, number seen)"""
+    bias: Tensor
+    """(output,)"""
+
+    def __init__(self, units: nn.Module, hidden: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.units, self.hidden = units, hidden
+        self.register_buffer("weight", torch.zeros(outputs, inputs - hidden))
+        self.register_buffer("bias", torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., input) -> (..., width + output)."""
+        seen = x[..., self.hidden :]
+        return torch.cat([self.units(x), nn.functional.linear(seen, self.weight, self.bias)], -1)
+
+
 class Readout(nn.Module):
     """From z, and what it may see of the path besides, to outputs.
 
@@ -148,6 +172,7 @@ class Readout(nn.Module):
         path_channels: how many channels the path has, where the readout sees X too; else 0.
         channels: how many of them are observed in time, where it has ramps.
         ramps: it then also sees how long ago each channel was observed, and each number it sees as so many `Ramps`.
+        direct: a linear model of all that it sees stands beside the MLP (`Direct`, put there by `fit`).
         steps: room for so many steps of single numbers it sees, whose log-odds are averaged with its own outside
             training (`Steps`, put there by `fit`).
 
@@ -169,6 +194,7 @@ class Readout(nn.Module):
         channels: int = 0,
         ramps: int = 0,
         steps: int = 0,
+        direct: bool = False,
     ) -> None:
         self.config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         super().__init__()
@@ -190,6 +216,10 @@ class Readout(nn.Module):
             raise ValueError("ramps and steps are of X: give the readout sees_path=True too.")
         if steps and (kind != "binary" or outputs != 1):
             raise ValueError("steps are of log-odds: give kind='binary' and one output.")
+        if direct and (width is None or members > 1 or not path_channels or layers is not None):
+            raise ValueError(
+                "direct stands beside one MLP that sees X: give the readout a width, one member and sees_path=True."
+            )
         self.hidden, self.kind, self.members = hidden, kind, members
         seen = path_channels + (channels if ramps else 0)
         self.sees_path, self.sees_ages = bool(path_channels), bool(ramps)
@@ -197,7 +227,7 @@ class Readout(nn.Module):
         self.own_layers = layers is not None
         self.linear = layers is None and width is None
         if layers is None:
-            layers = _layers(self.inputs, outputs, width, dropout, members)
+            layers = _layers(self.inputs, outputs, width, dropout, members, hidden * direct)
         self.layers = layers
         self.ramps = Ramps(seen, ramps) if ramps else None
         self.steps = Steps(seen, steps) if steps else None
@@ -247,17 +277,22 @@ class Readout(nn.Module):
 
 
 def _layers(
-    inputs: int, outputs: int, width: int | None, dropout: float, members: int
+    inputs: int, outputs: int, width: int | None, dropout: float, members: int, hidden: int = 0
 ) -> nn.Module:
+    """The layers of a readout; hidden: of z, where a linear model of the other inputs stands beside the MLP."""
     if width is None:
         return nn.Linear(inputs, outputs)
     if members > 1:
         first: list[nn.Module] = [Members(inputs, width, members)]
     else:
         first = [nn.LayerNorm(inputs), nn.Linear(inputs, width), nn.SiLU()]
-    return nn.Sequential(
-        *first, *([nn.Dropout(dropout)] if dropout else []), nn.Linear(width, outputs)
-    )
+    first += [nn.Dropout(dropout)] if dropout else []
+    if not hidden:
+        return nn.Sequential(*first, nn.Linear(width, outputs))
+    last = nn.Linear(width + outputs, outputs)
+    with torch.no_grad():
+        last.weight[:, width:] = torch.eye(outputs)
+    return nn.Sequential(Direct(nn.Sequential(*first), hidden, inputs, outputs), last)
 
 
 def is_plain_readout(readout: nn.Module) -> bool:

@@ -59,7 +59,9 @@ class SharedTraining(Training):
             _Outputs(model, self.ahead), find_unused_parameters=True
         )
 
-    def run(self, save: Callable[[Training], None], callback: Callback) -> None:
+    def run(
+        self, save: Callable[[Training], None], callback: Callback, max_seconds: float | None = None
+    ) -> None:
         """Train to the end, from where the first process stands."""
         tensors, facts = self.put_down()
         held = {name: tensor.detach().cpu() for name, tensor in tensors.items()}

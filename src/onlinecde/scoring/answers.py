@@ -263,7 +263,9 @@ class Scorer:
         import polars as pl
 
         time = pl.Series(times)
-        if clock.form != "numbers":
+        if clock.form == "durations":
+            time = time.cast(pl.Duration("us"))
+        elif clock.form != "numbers":
             zone = "UTC" if clock.form == "timestamps with a time zone" else None
             time = time.cast(pl.Datetime("us", zone))
         named = {name: scores[:, place] for place, name in enumerate(self.fitted.score_columns)}

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from onlinecde.data import DataError
+from onlinecde.data.table_categories import known_categories, with_categories
 from onlinecde.data.table_chunks import BEGINNING, Place, TableSource
 from onlinecde.data.table_events import no_known_channel
 from onlinecde.data.table_files import LINE, Table
@@ -65,6 +66,8 @@ class ChunkReader:
         self._check_there(self.stream, "stream")
         self._times: dict[str, str] = {}
         self._numbers: Sequence[str] = ()
+        self._texts: list[str] = []
+        """Columns of a wide table whose texts are channels of the model, `column=text`"""
         if role in ("events", "asked"):
             self._check_there(columns.time, "time")
             self._times[columns.time] = "time"
@@ -73,7 +76,12 @@ class ChunkReader:
         if role == "events" and columns.value is not None:
             self._numbers = (columns.value,)
         elif role == "events":
-            self._numbers = [c for c in schema.channels if c in there - columns.taken]
+            free = there - columns.taken
+            self._texts = list(known_categories(schema.channels, sorted(free)))
+            made = tuple(f"{name}=" for name in self._texts)
+            self._numbers = [
+                c for c in schema.channels if c in free or (made and c.startswith(made))
+            ]
         self.features: list[str] = []
         """Static features, as they came, that stand in it"""
 
@@ -91,7 +99,8 @@ class ChunkReader:
     def wanted(self) -> list[str]:
         """The columns that are read."""
         named = [self.columns.channel] if self.role == "events" and self.columns.channel else []
-        return [self.stream, *self._times, *named, *self._numbers, *self.features]
+        numbers = [name for name in self._numbers if name in self.source.columns]
+        return [self.stream, *self._times, *named, *numbers, *self._texts, *self.features]
 
     def frames(self, size: int, place: Place = BEGINNING) -> Iterator[tuple[pl.DataFrame, Place]]:
         """Frames of about `size` bytes in the common form, each with the place behind it."""
@@ -132,9 +141,12 @@ class ChunkReader:
         import polars as pl
 
         facts = self.facts
+        facts.lines += chunk.frame.height
+        if self.role == "events":
+            c = self.columns
+            chunk, _ = with_categories(chunk, c.channel, c.value, (), self.schema.channels)
         ids = chunk.keys(self.stream, "stream")
         facts.whole_ids &= ids.dtype == pl.Int64
-        facts.lines += chunk.frame.height
         made = [ids.cast(pl.String).alias(self.stream)]
         made += [self._time(chunk, name, role) for name, role in self._times.items()]
         if self.role == "events" and self.columns.channel is not None:
@@ -162,13 +174,15 @@ class ChunkReader:
         return known
 
     def _time(self, chunk: Table, name: str, role: str) -> pl.Series:
-        """A column of times: numbers, or timestamps in microseconds."""
+        """A column of times: numbers, or timestamps and durations in microseconds."""
         import polars as pl
 
         raw, form = raw_times(chunk, name, role)
         self.facts.form = self.facts.form or form
         check_form(chunk.origin, name, role, form, self.facts.form)
-        if form != "numbers":
+        if form == "durations":
+            raw = (raw * 1e6).round().cast(pl.Int64).cast(pl.Duration("us"))
+        elif form != "numbers":
             zone = "UTC" if form == "timestamps with a time zone" else None
             raw = (raw * 1e6).round().cast(pl.Int64).cast(pl.Datetime("us", zone))
         return raw.alias(name)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onlinecde.data import DataError
+from onlinecde.data.table_categories import known_categories
 from onlinecde.data.table_series import Duplicates
 from onlinecde.series import Schema
 
@@ -58,6 +59,7 @@ def columns_for(
             )
     notes = []
     known = [name for name in schema.channels if name in there]
+    known += list(known_categories(schema.channels, there))
     if given.get("channel") is None and given.get("value") is None:
         lacks = [chosen[one] not in there for one in ("channel", "value")]
         if chosen["channel"] is not None and all(lacks) and known:

@@ -20,6 +20,12 @@ from onlinecde.models import OnlineModel
 from onlinecde.series import Schema
 from onlinecde.training.journal import model_folder
 
+EARLY = (
+    "the model learned one label a stream, asked at its end: in mid-stream it answers as if the stream ended there; "
+    "fit --setting at=rows+end teaches it along the way"
+)
+"""What is worth saying where a model of one label a stream is asked before its end"""
+
 
 @dataclass(frozen=True, eq=False)
 class FittedModel:
@@ -32,6 +38,8 @@ class FittedModel:
     classes: tuple[str, ...] = ()
     per: str = "row"
     """What a label was for: stream, row or time"""
+    taught_at: str = "task"
+    """When it was asked in training, as `FitSettings.at` says it"""
     columns: Mapping[str, Any] = field(default_factory=dict)
     time_unit: str = "hours"
     horizon: float | None = None
@@ -71,6 +79,7 @@ class FittedModel:
             manifest.sha256,
             tuple(map(str, extra.get("classes") or ())),
             str(extra.get("per", "row")),
+            str((extra.get("settings") or {}).get("at", "task")),
             run,
             time_unit=schema.time_unit or str(extra.get("time_unit") or "hours"),
         )
@@ -110,6 +119,12 @@ class FittedModel:
         if self._has_intervals:
             scores = torch.cat([scores, *model.interval(scores)], -1)
         return scores
+
+    def answers_early(self) -> str | None:
+        """What is worth saying of answers before the end of a stream; None where it was taught there."""
+        if self.per != "stream" or self.taught_at not in ("task", "end"):
+            return None
+        return EARLY
 
     def answers_between(self) -> str | None:
         """What is worth saying of its answers at times without a row; None where they are as good as any."""

@@ -29,6 +29,7 @@ def predict(
     value: str | None = None,
     origin: str | None = None,
     duplicates: str | None = None,
+    static_stream: str | None = None,
     device: str = "cpu",
 ) -> Any:
     """What a model says of streams, without labels: a table with `stream`, `time` and its scores.
@@ -51,6 +52,7 @@ def predict(
         value: column of values, in a long table.
         origin: column of each stream's time 0.
         duplicates: two values of a channel at one instant: "refuse", "first", "last" or "mean".
+        static_stream: column of `static` that names the stream, where it is not called as in the events.
         device: "cpu", "cuda" or "auto".
 
     Returns:
@@ -80,6 +82,7 @@ def predict(
         value=value,
         origin=origin,
         duplicates=duplicates,
+        static_stream=static_stream,
         device=device,
     )
     scores, notes = in_memory(request)

@@ -55,6 +55,7 @@ class Request:
         **given: Any,
     ) -> Request:
         """Open the tables and find their columns; `given` are columns by role, and `duplicates`."""
+        static_stream = given.pop("static_stream", None)
         fitted = FittedModel.of(model, device).within(horizon)
         query = Query.parse(fitted.default_at if at is None else at, until, fitted.time_unit)
         tables = {"events": events, "static": static, "asked": query.table}
@@ -65,8 +66,16 @@ class Request:
         }
         own = sources["events"]
         columns, said = columns_for(own.origin, own.columns, fitted.schema, given, fitted.columns)
-        between = fitted.answers_between() if query.between_rows else None
-        return cls(fitted, columns, query, sources, (*said, *([between] if between else [])))
+        if "static" in sources:
+            known = sources["static"].columns
+            run = fitted.columns.get("static_stream")
+            called = static_stream or (run if run in known else None)
+            if called is not None and called != columns.stream:
+                renamed = {called: columns.stream}
+                sources["static"] = table_source(static, what=NAMES["static"], called=renamed)
+        said += [fitted.answers_between()] if query.between_rows else []
+        said += [fitted.answers_early()] if query.form != "end" else []
+        return cls(fitted, columns, query, sources, tuple(filter(None, said)))
 
     def readers(self, facts: Mapping[str, Facts] | None = None) -> dict[str, ChunkReader]:
         """What reads the tables; facts: what is known of them already."""

@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from onlinecde.serving.audit_log import SUMMARY_SECONDS, AuditLog
 from onlinecde.serving.event_formats import EventReader, Sent
 from onlinecde.serving.ingest import Committed, GroupCommit
-from onlinecde.serving.jobs import Jobs
+from onlinecde.serving.jobs import Job, Jobs
 from onlinecde.serving.live import Hub
 from onlinecde.serving.metrics import Metrics
 from onlinecde.serving.models import Alarm as AlarmAnswer
@@ -125,9 +125,16 @@ class Service:
             batch_events=settings.limits.batch_events,
             metrics=self.metrics,
             hub=self.hub,
+            in_pieces=self.do_in_pieces,
+            job_seconds=settings.limits.job_seconds,
         )
         self.board = Board(
-            engine, self.do, self.clock, output=engine.watched_output, most_age=0.9 * settings.tick
+            engine,
+            self.do,
+            self.do_in_pieces,
+            self.clock,
+            output=engine.watched_output,
+            most_age=0.9 * settings.tick,
         )
         self.webhooks = Webhooks(
             engine, settings.webhooks, self.do, lambda alarm: AlarmAnswer.of(alarm, self.names)
@@ -150,6 +157,7 @@ class Service:
             self._sum_up_audit(),
             self._look(),
             self._follow(),
+            self.commits.rework(),
         ]
         self._tasks = [asyncio.create_task(one) for one in every]
         note("started", model=self.engine.model_hash[:12], streams=len(self.engine))
@@ -167,21 +175,32 @@ class Service:
         self.audit.close()
         note("stopped")
 
-    def take(self, sent: Sent, client: Client) -> asyncio.Future[Committed]:
-        """Queue events of a client, if all are of streams that are its business."""
+    def take(self, sent: Sent, client: Client, *, as_job: bool = False) -> asyncio.Future[Any]:
+        """Queue events of a client, if all are of streams that are its business; the future holds what became of them.
+
+        as_job: the future may hold a `Job` instead, where that is long work.
+        """
         if not client.all_streams:
             for stream in sent.batch.streams:
                 client.check_stream(stream)
-        answer = self.commits.enter(sent, client.name)
-        if self.audit.file is not None:
-            answer.add_done_callback(partial(self._audit_events, client.name, REQUEST.get()))
+        audit = partial(self._audit_events, client.name, REQUEST.get())
+
+        def begin_job(answer: asyncio.Future[Committed]) -> Job:
+            async def work(job: Job) -> dict[str, Any]:
+                done = await asyncio.shield(answer)
+                return done.as_json(self.engine.channels, full="read" in client.scopes)
+
+            answer.add_done_callback(audit)
+            return self.jobs.begin("events", client.name, work)
+
+        answer = self.commits.enter(sent, client.name, begin_job if as_job else None)
+        answer.add_done_callback(audit)
         return answer
 
-    def _audit_events(
-        self, who: str, request: str | None, answer: asyncio.Future[Committed]
-    ) -> None:
-        if not answer.cancelled() and answer.exception() is None:
-            done = answer.result()
+    def _audit_events(self, who: str, request: str | None, answer: asyncio.Future[Any]) -> None:
+        if self.audit.file is None or answer.cancelled() or answer.exception() is not None:
+            return
+        if isinstance(done := answer.result(), Committed):
             self.audit.sent(who, request, done.counts, done.receipts.sequence)
 
     async def _sum_up_audit(self) -> None:

@@ -45,6 +45,8 @@ class Limits:
     listed_streams: int = 1_000
     history_rows: int = 5_000
     curve_points: int = 2_000
+    job_seconds: float = 2.0
+    """After so long, events that need long work are answered 202 with a job; their receipt is the job's result"""
     body_seconds: float = 30.0
     """How long a client may take to send a body"""
     header_bytes: int = 32 * 1024

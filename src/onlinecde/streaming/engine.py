@@ -33,7 +33,8 @@ from onlinecde.streaming.events import (
 from onlinecde.streaming.history import Curve, HistoryRow, RowExplanation
 from onlinecde.streaming.looks import Looked
 from onlinecde.streaming.pieces import Progress, result_of
-from onlinecde.streaming.pipeline.apply import apply_batch
+from onlinecde.streaming.pipeline.apply import apply_batch, apply_in_pieces
+from onlinecde.streaming.pipeline.long_tails import LongWork, rework
 from onlinecde.streaming.pipeline.validate import is_name, is_text
 from onlinecde.streaming.rebuild import rebuild as rebuild_store
 from onlinecde.streaming.rebuild import repair as repair_stream
@@ -41,7 +42,7 @@ from onlinecde.streaming.retention import Deleted, Retention, delete_old
 from onlinecde.streaming.served import served_model
 from onlinecde.streaming.settings import EngineSettings
 from onlinecde.streaming.shadow import Shadow
-from onlinecde.streaming.state import EngineState, lost_name
+from onlinecde.streaming.state import EngineState, Totals, lost_name
 from onlinecde.streaming.stores.base import Store, StreamRecord
 from onlinecde.streaming.stores.memory import MemoryStore
 from onlinecde.streaming.stream_clock import StreamClock
@@ -89,6 +90,8 @@ class Engine:
         self.settings = EngineSettings(**settings)
         self.store = MemoryStore() if store is None else store
         self.clock = clock
+        self.refuses_long_work = False
+        """Whether `apply` raises `LongWork` where it would take more than a piece; for who calls `apply_pieces` then"""
         self._lock = threading.RLock()
         self._state = EngineState(served, self.store, self.settings)
         self._describe()
@@ -130,8 +133,41 @@ class Engine:
         took in all the same is then a duplicate.
         """
         batch = events if isinstance(events, EventBatch) else EventBatch.from_events(events)
-        with self._ready() as state:
-            return apply_batch(state, batch, self.clock())
+        try:
+            with self._ready() as state:
+                receipts = apply_batch(state, batch, self.clock())
+        except LongWork:
+            if self.refuses_long_work:
+                raise
+            receipts = result_of(self.apply_pieces(batch))
+        if not self.refuses_long_work:
+            for _ in self.rework_pieces():
+                pass
+        return receipts
+
+    def apply_pieces(
+        self, events: EventBatch | Sequence[Event]
+    ) -> Iterator[Receipts | Progress | None]:
+        """`apply`, piece by piece, with the engine free in between, where late events reach far back or rows are many.
+
+        Answers after earlier rows that late events change are given by `rework_pieces`, afterwards.
+        """
+        batch = events if isinstance(events, EventBatch) else EventBatch.from_events(events)
+        return self._in_pieces(
+            lambda state: apply_in_pieces(state, batch, self.clock), writing=True
+        )
+
+    def rework_pieces(self) -> Iterator[Progress]:
+        """Give rows that late events changed far back their new answers; a killed engine has this to go on with."""
+        while self._state.totals.reworks:
+            with self._ready() as state:
+                number = next(iter(state.totals.reworks), None)
+            if number is None:
+                return
+            pieces = self._in_pieces(
+                lambda state, n=number: rework(state, n, self.clock()), writing=True
+            )
+            yield from (one for one in pieces if one is not None)
 
     @property
     def stream_clock(self) -> StreamClock | None:
@@ -232,8 +268,11 @@ class Engine:
         With `clamp`, a time before a stream's newest row is taken as the newest row's. Where the model
         has no finite answer, the outputs are NaN.
         """
-        with self._reading() as state:
+        with self._reading() as state, state.visiting(filter(is_name, streams)) as unreadable:
+            for name, error in unreadable.items():
+                raise state.unreadable(name, error)
             slots = np.array([self._slot(state, name) for name in streams], np.int64)
+            state.use(slots, self.clock())
             return answers.predict_streams(state, streams, slots, at, clamp)
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
@@ -254,8 +293,9 @@ class Engine:
     def stream(self, stream: str) -> StreamInfo:
         """What is known of one stream."""
         with self._reading() as state:
-            resident = stream in state.slot_of
-            return answers.stream_info(state, self._slot(state, stream), resident)
+            resident, slot = stream in state.slot_of, self._slot(state, stream)
+            state.use(np.array([slot]), self.clock())
+            return answers.stream_info(state, slot, resident)
 
     def state(self, stream: str) -> bytes:
         """The newest state of a stream as `StateCodec` writes it: what is stored, bit for bit."""
@@ -294,13 +334,23 @@ class Engine:
 
     def __len__(self) -> int:
         """How many streams are known."""
-        with self._reading() as state:
-            return state.totals.streams
+        return self._totals()[0].streams
 
     def overview(self) -> Overview:
-        """All streams that have a row, those not in memory too, and the answer after the newest of each."""
+        """All streams that have a row, those not in memory too, by name, and the answer after the newest of each."""
+        return result_of(self.overview_pieces()).by_name()
+
+    def overview_pieces(self) -> Iterator[Overview | Progress | None]:
+        """`overview` in the order in which streams were opened, piece by piece: None until it is done."""
+        return self._in_pieces(answers.overview)
+
+    def predict_now(self, streams: Sequence[str]) -> tuple[Answers, dict[str, StreamingError]]:
+        """Outputs of many streams at the time it is on each by the stream clock; those without a row are left out.
+
+        Those that cannot be read have an error, by name. It does not count as use, and brings none into memory.
+        """
         with self._reading() as state:
-            return answers.overview(state)
+            return answers.predict_now(state, streams)
 
     def history(
         self,
@@ -441,23 +491,28 @@ class Engine:
     @property
     def counters(self) -> Mapping[str, int]:
         """Durable totals: received and how that ended, rows, streams, alarms, commits."""
+        totals, sequence = self._totals()
+        ended = {one.name.lower(): totals.outcomes[one.name.lower()] for one in Outcome}
+        return {
+            "received": sum(ended.values()),
+            **ended,
+            "rows": totals.rows,
+            "streams": totals.streams,
+            "alarms": totals.alarms,
+            "commits": sequence,
+        }
+
+    def _totals(self) -> tuple[Totals, int]:
+        """Durable totals and the number of the last commit, without waiting for whoever is at work on the engine."""
+        if self._state.settled:
+            return self._state.totals, self._state.sequence
         with self._reading() as state:
-            totals = state.totals
-            ended = {one.name.lower(): totals.outcomes[one.name.lower()] for one in Outcome}
-            return {
-                "received": sum(ended.values()),
-                **ended,
-                "rows": totals.rows,
-                "streams": totals.streams,
-                "alarms": totals.alarms,
-                "commits": state.sequence,
-            }
+            return state.totals, state.sequence
 
     @property
     def refusals(self) -> Mapping[str, int]:
         """Durable totals of refused events by code."""
-        with self._reading() as state:
-            return dict(state.totals.refused)
+        return dict(self._totals()[0].refused)
 
     @property
     def resident(self) -> int:
@@ -468,12 +523,16 @@ class Engine:
         """Drop streams from memory (their states are in the store); how many were there."""
         with self._ready() as state:
             names = dict.fromkeys(streams)
-            return state.drop([state.slot_of[name] for name in names if name in state.slot_of])
+            gone = state.drop([state.slot_of[name] for name in names if name in state.slot_of])
+            state.shrink()
+            return gone
 
     def evict_idle(self, seconds: float) -> int:
-        """Drop from memory what no event has changed for so long by the wall clock."""
+        """Drop from memory what no event has changed, and nobody read, for so long by the wall clock."""
         with self._ready() as state:
-            return state.drop_idle(self.clock() - seconds)
+            gone = state.drop_idle(self.clock() - seconds)
+            state.shrink()
+            return gone
 
     def prune(self, keep: float) -> int:
         """Delete stored rows more than `keep` (model time) older than their stream's newest; how many.
@@ -520,8 +579,10 @@ class Engine:
                 0.0, lambda done: self.store.forget(number, done.totals.text())
             ) as change:
                 change.totals.streams -= 1
+                change.totals.reworks.pop(number, None)
                 change.then.append(lambda: state.drop(slots))
                 change.then.append(lambda: state.away.take(np.array([number])))
+                change.then.append(lambda: state.roster.take(number))
 
     def close(self) -> None:
         """Close the store."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,32 @@ class EventBatch:
             [e.value for e in events],
             ids if any(i is not None for i in ids) else None,
             static=static,
+        )
+
+    def parts(self, most: int) -> list[EventBatch]:
+        """The batch in parts, in order, with at most so many events of a stream in each."""
+        streams = self.streams if self.of is None else [self.streams[one] for one in self.of]
+        counts: dict[Any, int] = {}
+        edges = [0]
+        for place, stream in enumerate(streams):
+            key = stream if isinstance(stream, str) else None
+            counts[key] = counts.get(key, 0) + 1
+            if counts[key] > most:
+                edges.append(place)
+                counts = {key: 1}
+        return [self._between(*span) for span in pairwise([*edges, len(self)])]
+
+    def _between(self, begin: int, end: int) -> EventBatch:
+        refused = self.refused or {}
+        return replace(
+            self,
+            streams=self.streams if self.of is not None else self.streams[begin:end],
+            times=self.times[begin:end],
+            channels=self.channels[begin:end],
+            values=self.values[begin:end],
+            ids=None if self.ids is None else self.ids[begin:end],
+            of=None if self.of is None else self.of[begin:end],
+            refused={at - begin: why for at, why in refused.items() if begin <= at < end} or None,
         )
 
     @classmethod
@@ -292,6 +319,27 @@ class Receipts(Sequence[Receipt]):
 
     def __iter__(self) -> Iterator[Receipt]:
         return (self[i] for i in range(len(self)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Receipts]) -> Receipts:
+        """Those of parts of a micro-batch as one; of each stream the newest answer."""
+        starts = np.cumsum([0, *(len(part) for part in parts)]).tolist()
+        answers = parts[0].answers
+        for part in parts[1:]:
+            kept = answers.of(set(answers.streams) - set(part.answers.streams))
+            answers = Answers.joined(kept, part.answers)
+        return cls(
+            np.concatenate([part.outcomes for part in parts]),
+            {
+                start + event: why
+                for start, part in zip(starts, parts, strict=False)
+                for event, why in part.refusals.items()
+            },
+            parts[-1].sequence,
+            answers,
+            tuple(alarm for part in parts for alarm in part.alarms),
+            {name: notes for part in parts for name, notes in part.notes.items()},
+        )
 
     @property
     def counts(self) -> dict[str, int]:

@@ -23,6 +23,8 @@ class EngineSettings:
     recent: how many states a stream keeps in memory, so that late events are cheap.
     checkpoint_rows: a state is kept in the store for good every so many rows of a stream.
     resident: how many streams are kept in memory; those idle longest go first, and come back when needed.
+    piece_rows: rows of a stream that one micro-batch takes or integrates again at once; more are done in pieces, with
+        the engine free in between.
     most_streams: events that would open more streams than this are refused.
     """
 
@@ -36,10 +38,11 @@ class EngineSettings:
     recent: int = 8
     checkpoint_rows: int = 32
     resident: int = 100_000
+    piece_rows: int = 512
     most_streams: int = 1_000_000
 
     def __post_init__(self) -> None:
-        for name in ("recent", "checkpoint_rows", "resident", "most_streams"):
+        for name in ("recent", "checkpoint_rows", "resident", "piece_rows", "most_streams"):
             size = getattr(self, name)
             if size < 1:
                 raise StreamingError(f"{name} is {size}: give at least 1.", "setting_bad")

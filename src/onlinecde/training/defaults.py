@@ -51,6 +51,13 @@ TAUGHT_AT = "rows+random=16"
 """Where labels are known between rows, a model is taught them at its rows and at times drawn anew each epoch, as many
 a stream. From rows alone it learns less of what a quiet time says, without them less of a row (docs/tried.md)."""
 
+BATCHES = 16
+"""Batches an epoch is to have where there are few streams: with one or two it takes hundreds of epochs to learn, and
+the mean of the weights lags behind."""
+
+FEWEST = 8
+"""Streams in such a batch, at least"""
+
 MANY = 200_000
 """From so many labels at training rows on, the readout is the mean of several members. They learn more
 slowly than one and go further: better with 550,000 labels at rows, worse with one label for each of
@@ -332,6 +339,7 @@ def _forgetting(most: float, given: Settings, static: int, labels: int) -> dict[
         chosen |= {"readout_ramps": 6, "readout_width": 256 if several else 128}
         if given.get("readout_width", 128) is not None:
             chosen |= {"readout_dropout": 0.3, "readout_members": 16 if several else 1}
+            chosen["readout_direct"] = given.get("readout_members", chosen["readout_members"]) == 1
     if given.get("width", 2 * hidden) >= 2 * hidden and given.get("activation") != "tanh":
         gain = given.get("count_gain", chosen["count_gain"])
         chosen["restoring"] = round(min(RESTORING, PULL / (gain * most)), 4)
@@ -341,9 +349,10 @@ def _forgetting(most: float, given: Settings, static: int, labels: int) -> dict[
 def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choices:
     """What `fit` changes of its settings for a task and a model where nobody says otherwise.
 
-    A readout that sees very many numbers learns more slowly (`READ`). Where labels are known between rows, they are
-    taught there too (`TAUGHT_AT`), and validated on the task's clock. A Neural CDE whose readout has several members
-    also learns whether the label comes within a third of what a stream lasts, within all of it, and ever.
+    A readout that sees very many numbers learns more slowly (`READ`); few streams come in small batches (`BATCHES`).
+    Where labels are known between rows, they are taught there too (`TAUGHT_AT`), and validated on the task's clock. A
+    Neural CDE whose readout has several members also learns whether the label comes within a third of what a stream
+    lasts, within all of it, and ever.
     """
     chosen = Choices()
     settings = model_settings(task, name, given)
@@ -357,6 +366,10 @@ def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choi
     if head.inputs > READ:
         why = f"the readout sees {head.inputs:,} numbers"
         chosen.set({"head_lr": round(READ / head.inputs, 3)}, "data", why)
+    streams = len(task.splits["train"])
+    if streams < BATCHES * FitSettings().batch_size:
+        size = max(FEWEST, -(-streams // BATCHES))
+        chosen.set({"batch_size": size}, "data", f"{streams} streams to learn from")
     if task.kind != "binary" or task.per != "row" or head.members == 1:
         return chosen
     series, _ = task.split("train")

@@ -33,6 +33,7 @@ from onlinecde.training.intervals import fit_intervals
 from onlinecde.training.journal import (
     Journal,
 )
+from onlinecde.training.linear_start import settle, start_at_linear
 from onlinecde.training.loop import Training
 from onlinecde.training.objectives import (
     check_horizons,
@@ -70,6 +71,8 @@ class Fitted:
     ended: str
     folder: Path | None
     """The run's folder; the model itself is in `folder / "model"`"""
+    still_improving: bool = False
+    """Whether training was ended though its last epochs were its best"""
 
 
 def fit(
@@ -82,6 +85,7 @@ def fit(
     source: Mapping[str, Any] | None = None,
     device: str = "auto",
     fresh: bool = False,
+    max_seconds: float | None = None,
     callback: Callback | None = None,
     loop: type[Training] = Training,
     **changes: Any,
@@ -97,8 +101,10 @@ def fit(
 
     With `out`, the run lives in that folder: started again after any end, `kill -9` included, it
     goes on and ends with the same weights as if it had never stopped (same machine, CPU); a run
-    that is finished is loaded. `fresh` starts anew. `loop` is what trains; another one is for a
-    process that has a part in a training only.
+    that is finished is loaded, or goes on where it may train longer now: more `epochs`, more `max_seconds`.
+    `fresh` starts anew. `loop` is what trains; another one is for a process that has a part in a training only.
+
+    `max_seconds` ends training in time, all sessions of a run together, with the best weights until then.
 
     The test split is never looked at.
 
@@ -126,7 +132,7 @@ def fit(
         ready = _model(asked, model, settings).to(where, getattr(torch, how.dtype))
         if out is None:
             training = _prepare(loop, ready, asked, how, where, callback)
-            training.run(lambda _: None, callback)
+            training.run(lambda _: None, callback, max_seconds)
             fold(ready, training.scales)
             _finish(ready.eval(), asked, how, callback)
             return _fitted(ready, training, None)
@@ -134,7 +140,9 @@ def fit(
         journal = Journal(Path(out), about, fresh=fresh)
         try:
             journal.explain(settings.as_json())
-            return _in_folder(journal, loop, ready, task, asked, how, where, about, callback)
+            return _in_folder(
+                journal, loop, ready, task, asked, how, where, about, callback, max_seconds
+            )
         finally:
             journal.close()
 
@@ -172,9 +180,11 @@ def _in_folder(
     device: torch.device,
     about: dict[str, Any],
     callback: Callback,
+    max_seconds: float | None,
 ) -> Fitted:
-    training = _prepare(loop, model, asked, how, device, callback)
+    journal.keep_splits(task)
     before = journal.read()
+    training = _prepare(loop, model, asked, how, device, callback, begins=before is None)
     if before is not None:
         training.take_up(*before)
         at = training.at
@@ -186,7 +196,7 @@ def _in_folder(
 
     def save(now: Training) -> None:
         ended_epoch = len(now.at.history) > logged[0]
-        if ended_epoch or time.monotonic() - saved[0] >= SAVE_SECONDS:
+        if ended_epoch or now.at.ended or time.monotonic() - saved[0] >= SAVE_SECONDS:
             # Checkpoint first: a line of the log that is lost is written again from it.
             journal.write(*now.put_down())
             saved[0] = time.monotonic()
@@ -194,16 +204,17 @@ def _in_folder(
             journal.epoch(now.at.history[-1])
             logged[0] = len(now.at.history)
 
-    training.run(save, callback)
+    training.run(save, callback, max_seconds)
     fold(model, training.scales)
     done = _fitted(model.eval(), training, journal.folder)
-    if (journal.model_folder / "manifest.json").exists():
+    if journal.epochs_of_model() == len(done.history):
         return Fitted(
             load_model(journal.model_folder).to(device),
             done.history,
             done.best,
             done.ended,
             done.folder,
+            done.still_improving,
         )
     after = _finish(model, asked, how, callback)
     summary = {
@@ -231,6 +242,7 @@ def _in_folder(
             **after,
         },
         card=model_card(model, task, how, done.best, summary, after),
+        overwrite=True,
     )
     return done
 
@@ -241,6 +253,7 @@ def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback
     Returns what a manifest says of each, by name, without what was not done.
     """
     done: dict[str, Any] = {
+        "beside_linear": settle(model, task, how, callback),
         "with_steps": fit_steps(model, task, how, callback),
         "recalibrated": recalibrate(model, task, how, callback),
     }
@@ -295,6 +308,7 @@ def _prepare(
     how: FitSettings,
     device: torch.device,
     callback: Callback,
+    begins: bool = True,
 ) -> Training:
     series, labels = task.split("train")
     check_learnable(task, series, labels, callback)
@@ -303,6 +317,8 @@ def _prepare(
         _fit_scales(model, task, how)
         model.to(device)
     scales = learn_scales(model, series, labels, target=how.scale_target)
+    if begins:
+        start_at_linear(model, task, scales, how, callback)
     return loop(model, task, scales, how, device)
 
 
@@ -317,7 +333,8 @@ def _fit_scales(model: OnlineModel, task: Task, how: FitSettings) -> None:
 
 def _fitted(model: OnlineModel, training: Training, folder: Path | None) -> Fitted:
     history = tuple(training.at.history)
-    return Fitted(model, history, history[training.at.best_epoch - 1], training.at.ended, folder)
+    best, ended = history[training.at.best_epoch - 1], training.at.ended
+    return Fitted(model, history, best, ended, folder, training.still_improving)
 
 
 def _model(task: Task, model: OnlineModel | str, settings: Resolved) -> OnlineModel:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import struct
@@ -13,18 +15,19 @@ from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
 from torch import Tensor
 
+from onlinecde.data import Task
 from onlinecde.files import claim, replace_file
 from onlinecde.training.settings import FitError
 
 RUN, LOG, CHECKPOINT, MODEL, BOARD = "run.json", "log.jsonl", "checkpoint", "model", "tensorboard"
-SETTINGS, POLICIES = "settings.json", "alarm_policies.jsonl"
+SETTINGS, POLICIES, SPLITS = "settings.json", "alarm_policies.jsonl", "splits.csv"
 LOCK = ".lock"
 FORMAT = "onlinecde training 1"
 _LARGEST_HEADER = 1 << 26
 
 
 class Journal:
-    """A run's folder: `run.json`, `settings.json`, `log.jsonl`, `tensorboard/`, `checkpoint`, and in the end `model/`.
+    """A run's folder: `run.json`, `settings.json`, `splits.csv`, `log.jsonl`, `tensorboard/`, `checkpoint`, `model/`.
 
     One process writes at a time; a second one is refused while the first is alive.
     """
@@ -54,14 +57,18 @@ class Journal:
             if any(not p.name.startswith(".") for p in folder.iterdir()):
                 raise FitError(f"{folder} holds something else than a run: give another folder.")
             replace_file(folder / RUN, json.dumps(about, indent=2, sort_keys=True) + "\n")
-        else:
-            _check_same(folder, known, about)
+            return
+        more = _with_more_epochs(known, about)
+        _check_same(folder, more, about)
+        if more != known:
+            (folder / SETTINGS).unlink(missing_ok=True)
+            replace_file(folder / RUN, json.dumps(more, indent=2, sort_keys=True) + "\n")
 
     def _clear(self) -> None:
         import shutil
 
         if (self.folder / RUN).exists():
-            for name in (CHECKPOINT, LOG, SETTINGS, POLICIES, RUN):
+            for name in (CHECKPOINT, LOG, SETTINGS, POLICIES, SPLITS, RUN):
                 (self.folder / name).unlink(missing_ok=True)
             for name in (MODEL, BOARD):
                 shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -71,9 +78,26 @@ class Journal:
         if not (self.folder / SETTINGS).exists():
             replace_file(self.folder / SETTINGS, json.dumps(settings, indent=1) + "\n")
 
+    def keep_splits(self, task: Task) -> None:
+        """List which stream, of which subject, is in which split."""
+        lines = io.StringIO()
+        table = csv.writer(lines, lineterminator="\n")
+        table.writerow(("stream", "subject", "split"))
+        for name, places in task.splits.items():
+            for place in places.tolist():
+                table.writerow((task.series.streams[place], task.subjects[place], name))
+        replace_file(self.folder / SPLITS, lines.getvalue())
+
     @property
     def model_folder(self) -> Path:
         return self.folder / MODEL
+
+    def epochs_of_model(self) -> int | None:
+        """After how many epochs the model that is there was saved; None where there is none."""
+        file = self.model_folder / "manifest.json"
+        if not file.exists():
+            return None
+        return json.loads(file.read_text())["extra"]["training"]["epochs"]
 
     def read(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The last checkpoint, if there is one."""
@@ -126,7 +150,7 @@ def read_run(folder: Path) -> dict[str, Any] | None:
 def settings_of_then(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Settings of the run a folder holds that were the default when it began, and may not be now."""
     settings = (read_run(Path(folder)) or {}).get("settings", {})
-    earlier = {"monitor": "metric", "head_lr": 1.0}
+    earlier = {"monitor": "metric", "head_lr": 1.0, "batch_size": 64}
     found = {name: value for name, value in earlier.items() if settings.get(name) == value}
     # What is not written down is as it always is.
     return found | {n: settings.get(n, "task") for n in ("at", "validate_at") if settings}
@@ -138,7 +162,9 @@ def model_settings_of_then(folder: str | os.PathLike[str], model: str) -> dict[s
     if not isinstance(known, dict) or known.get("name") != model:
         return {}
     by_task = ("name", "channels", "static", "outputs", "kind")
-    return {name: value for name, value in known.items() if name not in by_task}
+    # What is not written down is as it always was.
+    usual = {"readout_direct": False} if model == "NeuralCDE" else {}
+    return usual | {name: value for name, value in known.items() if name not in by_task}
 
 
 def known_task(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -193,6 +219,14 @@ def model_folders(folder: str | os.PathLike[str]) -> list[Path]:
     several = sorted([*home.glob("*/run/model"), *home.glob("*/model")])
     own = model_folder(home)
     return several if several and not (own / "manifest.json").exists() else [own]
+
+
+def _with_more_epochs(known: dict[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of a run, with as many epochs as it is given now, where those are more."""
+    own, wanted = (one.get("settings", {}).get("epochs", 0) for one in (known, about))
+    if not isinstance(own, int) or own >= wanted:
+        return known
+    return {**known, "settings": {**known["settings"], "epochs": wanted}}
 
 
 def _check_same(folder: Path, known: dict[str, Any], about: Mapping[str, Any]) -> None:

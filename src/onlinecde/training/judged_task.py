@@ -14,7 +14,7 @@ from onlinecde.data import DataError, Task
 from onlinecde.training.settings import FitError
 from onlinecde.training.task_source import check_content, content_of, load_task, registry_source
 
-TABLES = ("events", "labels", "static")
+TABLES = ("events", "labels", "static", "splits")
 """The files an own task is read from, by the names of their options."""
 
 Files = Mapping[str, str | os.PathLike[str]]
@@ -104,6 +104,8 @@ def _task_of_tables(manifest: Manifest, files: Files) -> Task:
     except DataError:  # too few streams for three splits; what else is wrong is found again
         pass
     arguments = {**arguments, "fractions": {"test": 1.0}}
+    for name in ("splits", "split_by"):
+        arguments.pop(name, None)
     if "kind" in manifest.extra:
         arguments["kind"] = manifest.extra["kind"]
     if "edges" in manifest.extra:  # these streams may have no event to lay bins by

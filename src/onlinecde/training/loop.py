@@ -109,10 +109,19 @@ class Training:
         self.at = Position(lr=settings.lr)
         self.captured = self._captured_step()
         self.callback: Callback = Callback()
+        self.max_seconds = math.inf
 
-    def run(self, save: Callable[[Training], None], callback: Callback) -> None:
-        """Train to the end; `save` is called where the training may be put down."""
+    def run(
+        self, save: Callable[[Training], None], callback: Callback, max_seconds: float | None = None
+    ) -> None:
+        """Train to the end; `save` is called where the training may be put down.
+
+        max_seconds: of training in all, whoever did it before; a training that had ended goes on where it has more.
+        """
         self.callback = callback
+        self.max_seconds = math.inf if max_seconds is None else max_seconds
+        if self.at.ended:
+            self._reopen()
         if self.times is not None and self.model.device.type == "cuda" and not self.at.ended:
             callback.note(f"steps are computed plainly: {AT_TIMES}")
         while not self.at.ended:
@@ -134,8 +143,14 @@ class Training:
             at.labels += labels
             at.batch, at.seconds = number + 1, time.monotonic() - started
             self.callback.batch(at.epoch, at.batch, len(batches), at.loss_sum / max(at.labels, 1))
+            if self._time_is_over:
+                break
             if at.batch < len(batches):
                 save(self)
+        if at.batch < len(batches) and at.best_epoch:
+            # What this epoch did is kept for a run that goes on, and is no part of the model.
+            at.ended = self._end(at.epoch - 1)
+            return
         entry, best = self._validate(started)
         at.history.append(entry)
         self.callback.epoch(entry, best)
@@ -317,22 +332,50 @@ class Training:
             return entry[loss] < best[loss] - LEAST_GAIN * abs(best[loss])
         return new > old if better(self.metric) == "max" else new < old
 
-    def _plan_next(self) -> None:
+    @property
+    def _time_is_over(self) -> bool:
+        spent = sum(entry["seconds"] for entry in self.at.history)
+        return spent + self.at.seconds >= self.max_seconds
+
+    def _end(self, epochs: int) -> str:
+        """Why a training that has done so many epochs is over; empty while it is not."""
+        settings, since = self.settings, epochs - self.at.best_epoch
+        if epochs >= settings.epochs:
+            return f"all {settings.epochs} epochs are done"
+        if epochs and since >= settings.stop:
+            return f"nothing better came for {since} epochs"
+        return f"its time is over after {epochs} epochs" if self._time_is_over else ""
+
+    @property
+    def still_improving(self) -> bool:
+        """Whether a training was ended though its last epochs were its best."""
+        done = len(self.at.history)
+        return not self.at.ended.startswith("nothing better") and (
+            done - self.at.best_epoch <= max(1, done // 20)
+        )
+
+    def _reopen(self) -> None:
+        """Go on where what ended a training has been raised since."""
+        self.at.ended = self._end(self.at.epoch - 1)
+        if not self.at.ended and self.at.batch == 0:
+            self._slow_down(self.at.epoch - 1)
+
+    def _slow_down(self, epochs: int) -> None:
+        """Lower the learning rate where no epoch has been better for a while."""
         at, settings = self.at, self.settings
-        since = at.epoch - at.best_epoch
-        if at.epoch >= settings.epochs:
-            at.ended = f"all {settings.epochs} epochs are done"
-        elif since >= settings.stop:
-            at.ended = f"nothing better came for {since} epochs"
-        elif at.epoch - max(at.best_epoch, at.last_cut) >= settings.plateau:
+        if epochs - max(at.best_epoch, at.last_cut) >= settings.plateau:
             lower = min(at.lr, max(at.lr * settings.lr_factor, settings.lr_floor))
             if lower < at.lr:
-                self.callback.note(
-                    f"learning rate {at.lr:.3g} -> {lower:.3g} after epoch {at.epoch}"
-                )
-            at.lr, at.last_cut = lower, at.epoch
-        at.epoch, at.batch, at.loss_sum, at.labels = at.epoch + 1, 0, 0.0, 0
-        at.nfe, at.seconds = 0, 0.0
+                self.callback.note(f"learning rate {at.lr:.3g} -> {lower:.3g} after epoch {epochs}")
+            at.lr, at.last_cut = lower, epochs
+
+    def _plan_next(self) -> None:
+        at = self.at
+        at.seconds = 0.0
+        at.ended = self._end(at.epoch)
+        if not at.ended:
+            self._slow_down(at.epoch)
+        at.epoch, at.batch, at.loss_sum, at.labels, at.nfe = at.epoch + 1, 0, 0.0, 0, 0
 
     def put_down(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All there is to know of this training, as tensors and plain values."""

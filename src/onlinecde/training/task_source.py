@@ -57,7 +57,8 @@ def table_source(
 
     `label` names the label's column or columns; for intervals those of their start and end; for events none.
     """
-    files = {"events": events, "labels": labels, "static": arguments.pop("static", None)}
+    files = {"events": events, "labels": labels}
+    files |= {name: arguments.pop(name, None) for name in ("static", "splits")}
     told = {name: str(Path(file).resolve()) for name, file in files.items() if file is not None}
     kept = {name: value for name, value in arguments.items() if value is not None}
     return {

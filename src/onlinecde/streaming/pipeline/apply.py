@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from onlinecde.streaming.events import EventBatch, Outcome, Receipts, Refusal
+from onlinecde.streaming.pieces import Progress
 from onlinecde.streaming.pipeline.commit import write_batch
 from onlinecde.streaming.pipeline.integrate import Integrated, integrate
-from onlinecde.streaming.pipeline.merge import merge_others
+from onlinecde.streaming.pipeline.long_tails import LongWork, Prepared, prepare, rework
+from onlinecde.streaming.pipeline.merge import merge_others, not_finite
 from onlinecde.streaming.pipeline.order import Rows, order
 from onlinecde.streaming.pipeline.validate import Checked, validate
 from onlinecde.streaming.stores.base import StreamRecord
@@ -33,6 +35,9 @@ def apply_batch(state: EngineState, batch: EventBatch, received: float) -> Recei
 
     Returns:
         The receipts of events that are now durable.
+
+    Raises:
+        LongWork: more than `EngineState.most_rows` of a stream's rows would be integrated; nothing was applied.
     """
     checked = validate(batch, state.served.codes, state.slot_of, state.limits)
     with state.transaction(received) as change:
@@ -51,6 +56,33 @@ def apply_batch(state: EngineState, batch: EventBatch, received: float) -> Recei
         }
         receipts = replace(receipts, notes={name: some for name, some in remarks.items() if some})
     return receipts
+
+
+def apply_in_pieces(
+    state: EngineState, batch: EventBatch, clock: Callable[[], float]
+) -> Generator[Progress | None, None, Receipts]:
+    """`apply_batch`, in pieces where it is long: of many rows of a stream the first are durable before the last."""
+    own: list[Prepared] = []
+    try:
+        while True:
+            try:
+                return apply_batch(state, batch, clock())
+            except LongWork as work:
+                if work.sliced:
+                    break
+                long = work.tails
+            for number, changed in long.items():
+                if not changed:
+                    yield from rework(state, number, clock())
+                    continue
+                yield from prepare(state, number, changed, own)
+    finally:
+        state.prepared[:] = [one for one in state.prepared if one not in own]
+    parts, receipts = batch.parts(state.most_rows // 2), []
+    for done, part in enumerate(parts):
+        yield Progress(done, len(parts))
+        receipts.append((yield from apply_in_pieces(state, part, clock)))
+    return Receipts.joined(receipts)
 
 
 def _open(
@@ -104,6 +136,8 @@ def _integrated(
         width=state.model.channels,
         ahead=state.ahead,
     )
+    if (many := rows.lengths > state.most_rows).any():
+        raise LongWork({state.names[slot] for slot in rows.slots[many].tolist()}, {}, sliced=True)
     places = state.newest_places(rows.slots)
     if len(others):
         rows = rows.with_merged(*merge_others(state, checked, others))
@@ -146,18 +180,14 @@ def _refuse_rows(checked: Checked, rows: Rows, done: Integrated, whole: bool) ->
         elif row < len(rows.packed):
             places = rows.events[rows.pointers[row] : rows.pointers[row + 1]].tolist()
         else:
-            outcomes = rows.tails[stream - rows.in_order].merged.outcomes
+            tail = rows.tails[stream - rows.in_order]
+            outcomes = tail.merged.outcomes
+            if tail.prepared is not None:  # all of its changes are refused
+                tail.prepared.bad = time, why
+                continue
             unchanging = (Outcome.REFUSED, Outcome.DUPLICATE)
             changing = [event for event, one in outcomes.items() if one not in unchanging]
             places = [event for event in changing if checked.times[event] == time]
             places = places or [event for event in changing if checked.times[event] <= time]
-        if why:
-            refusal = Refusal("row_refused", "value", f"the row at {time!r}: {why}")
-        else:
-            refusal = Refusal(
-                "not_finite",
-                "value",
-                f"with the row at {time!r} the model's state would not be finite: check its values.",
-            )
-        checked.refuse(places, refusal)
+        checked.refuse(places, not_finite(time, why))
     return troubled

@@ -206,6 +206,10 @@ class Store(Protocol):
         """Streams with rows that a commit changed from a wall clock on, and all that have an origin, by number."""
         ...
 
+    def outlines(self, after: int, most: int) -> list[tuple[StreamRecord, StateRecord]]:
+        """Streams with rows, by number, from after a number on, at most so many; their states have no body."""
+        ...
+
     def newest(self, most: int) -> list[int]:
         """The streams changed last, at most so many."""
         ...
@@ -217,8 +221,9 @@ class Store(Protocol):
         until: float = float("inf"),
         *,
         newest: int | None = None,
+        oldest: int | None = None,
     ) -> list[RowRecord]:
-        """Rows with since <= time <= until in order of time; at most the `newest` of them."""
+        """Rows with since <= time <= until in order of time; at most the `newest` or the `oldest` of them."""
         ...
 
     def received(self, sequences: Sequence[int]) -> dict[int, float]:

@@ -126,6 +126,13 @@ class MemoryStore:
             if state.received >= since or origin is not None
         ]
 
+    def outlines(self, after: int, most: int) -> list[tuple[StreamRecord, StateRecord]]:
+        numbers = sorted(number for number in self._states if number > after)[:most]
+        return [
+            (self.streams([number])[0], state._replace(body=b""))
+            for number, state in zip(numbers, self.states(numbers), strict=True)
+        ]
+
     def newest(self, most: int) -> list[int]:
         latest = sorted(self.states(), key=lambda state: -state.received)
         return [state.stream for state in latest[:most]]
@@ -137,11 +144,13 @@ class MemoryStore:
         until: float = float("inf"),
         *,
         newest: int | None = None,
+        oldest: int | None = None,
     ) -> list[RowRecord]:
         times = self._times.get(stream, [])
         chosen = times[bisect_left(times, since) : bisect_right(times, until)]
         if newest is not None:
             chosen = chosen[max(0, len(chosen) - newest) :]
+        chosen = chosen[:oldest]
         return [RowRecord(*self._rows[stream][time]) for time in chosen]
 
     def received(self, sequences: Sequence[int]) -> dict[int, float]:

@@ -325,23 +325,42 @@ class RelationalStore:
         ]
 
     def clocks(self, since: float) -> list[ClockRecord]:
+        # Whoever asks for a damaged one is told; it raises no alarm.
+        return [
+            ClockRecord(state.stream, state.time, state.received, stream.origin, state.outputs)
+            for stream, state, sound in self._outlines(
+                "received >= ? OR origin IS NOT NULL ORDER BY stream", (since,)
+            )
+            if sound
+        ]
+
+    def outlines(self, after: int, most: int) -> list[tuple[StreamRecord, StateRecord]]:
+        asked = self._outlines("stream > ? ORDER BY stream LIMIT ?", (after, most))
+        return [(stream, state) for stream, state, _ in asked]
+
+    def _outlines(
+        self, where: str, values: Sequence[Any]
+    ) -> list[tuple[StreamRecord, StateRecord, bool]]:
+        """Streams and their states without the body, and whether both are as they were written."""
         fields = ", ".join(f"s.{name}" for name in FIELDS["states"].split(", ")).replace(
             "s.body", "NULL"
         )
         sql = (
             f"SELECT {fields}, number, name, static, origin, ended, t.crc FROM states s JOIN streams t "
-            "ON number = stream WHERE received >= ? OR origin IS NOT NULL ORDER BY stream"
+            f"ON number = stream WHERE {where}"
         )
-        stored = self._read(sql, (since,))
+        stored = self._read(sql, values)
         if not stored:
             return []
         sound = self._sound(CHECKSUMS["states"], [one[:11] for one in stored])
         known = self._sound(CHECKSUMS["streams"], [one[11:] for one in stored])
-        # Whoever asks for a damaged one is told; it raises no alarm.
+        states = [
+            one[:8] if fine else _damaged_state(one[0], one[7])[:8]
+            for one, fine in zip(stored, sound, strict=True)
+        ]
         return [
-            ClockRecord(one[0], one[1], one[6], one[14], one[7])
-            for one, *fine in zip(stored, sound, known, strict=True)
-            if all(fine)
+            (StreamRecord(*one[11:15]), StateRecord._make((*state, b"")), all(fine))
+            for one, state, *fine in zip(stored, states, sound, known, strict=True)
         ]
 
     def newest(self, most: int) -> list[int]:
@@ -355,12 +374,16 @@ class RelationalStore:
         until: float = float("inf"),
         *,
         newest: int | None = None,
+        oldest: int | None = None,
     ) -> list[RowRecord]:
         sql = (
             f"SELECT {FIELDS['rows']} FROM rows WHERE stream = ? AND time >= ? AND time <= ? "
             "ORDER BY time "
         )
-        if newest is None:
+        if oldest is not None:
+            stored = self._read(sql + "LIMIT ?", (stream, since, until, oldest), stream)
+            until = stored[-1][1] if len(stored) == oldest else until
+        elif newest is None:
             stored = self._read(sql, (stream, since, until), stream)
         else:
             stored = self._read(sql + "DESC LIMIT ?", (stream, since, until, newest), stream)[::-1]
