@@ -227,14 +227,8 @@ def merge_others(
         try:
             known = _known_rows(state, number, last, own)
             floor = _floor(state, number, known, own, last)
-        except (
-            CodecError
-        ) as error:  # its stored rows are damaged: it keeps no other stream from going on
-            refusal = Refusal(error.code, "stream", str(error))
-            places = [event[0] for event in own]
-            results.append(
-                Merged(dict.fromkeys(places, Outcome.REFUSED), dict.fromkeys(places, refusal))
-            )
+        except CodecError as error:
+            results.append(_unreadable(own, error))
             continue
         stored = {time: decode_row(record) for time, record in known.items()}
 
@@ -246,9 +240,13 @@ def merge_others(
             own, last, stored, older,
             lateness=state.settings.lateness, ahead=state.ahead, floor=floor,
         )  # fmt: skip
+        try:
+            tail = _tail(state, slot, merged, known) if merged.changed else None
+        except CodecError as error:
+            results.append(_unreadable(own, error))
+            continue
         results.append(merged)
         if merged.changed:
-            tail = _tail(state, slot, merged, known)
             if tail is None:
                 reworked = min(merged.changed) <= state.totals.reworks.get(number, (0, -np.inf))[1]
                 long[slot] = {} if reworked else merged.changed
@@ -266,6 +264,13 @@ def merge_others(
     # Those with a base in memory first, so that they are looked up together with the streams in order.
     tails.sort(key=lambda tail: not isinstance(tail.base, int))
     return tails, results, noted
+
+
+def _unreadable(events: list[tuple], error: CodecError) -> Merged:
+    """Events of a stream whose stored rows are damaged: it keeps no other stream from going on."""
+    refusal = Refusal(error.code, "stream", str(error))
+    places = [event[0] for event in events]
+    return Merged(dict.fromkeys(places, Outcome.REFUSED), dict.fromkeys(places, refusal))
 
 
 def _known_rows(
