@@ -33,7 +33,15 @@ from onlinecde.streaming.stores.base import (
     StreamRecord,
     rearmed_alarms,
 )
-from onlinecde.streaming.stores.tables import CHECKSUMS, FIELDS, HEAD, KEYS, PER_STREAM, SHADOW
+from onlinecde.streaming.stores.tables import (
+    CHECKSUMS,
+    FIELDS,
+    HEAD,
+    KEYS,
+    KINDS,
+    PER_STREAM,
+    SHADOW,
+)
 
 KEPT_REFUSALS = 100_000
 """Refused events are for looking into; only the newest are kept, so that nobody can fill the disk with them."""
@@ -690,11 +698,13 @@ class RelationalStore:
         return None
 
     def replace_record(self, table: str, place: Any, record: tuple | None) -> None:
-        """Delete what is stored at a place, and write a record with its checksum in its stead, if one is given."""
+        """Write another record, with its checksum, to a place; none: delete what is stored there."""
         with self._transaction():
-            self._change(f"DELETE FROM {table} WHERE {self._here}", (place,))
-            if record is not None:
-                self._put(table, [record])
+            if record is None:
+                self._change(f"DELETE FROM {table} WHERE {self._here}", (place,))
+                return
+            fields = ", ".join(f"{name} = ?" for name in KINDS[table])
+            self._change(f"UPDATE {table} SET {fields} WHERE {self._here}", (*record, place))
 
     def set_aside(self, stream: int) -> None:
         """Delete all there is of a stream, without counting it out."""
