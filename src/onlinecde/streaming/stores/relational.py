@@ -90,6 +90,10 @@ class RelationalStore:
     def _transaction(self) -> AbstractContextManager[Any]:
         raise NotImplementedError
 
+    def compact(self, pages: int | None = None) -> int:
+        """Give back room that is free in the store, `pages` at most, all by default; how many are still free."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Let go of the store; what was committed stays."""
         raise NotImplementedError
