@@ -12,8 +12,10 @@ from torch import Tensor
 
 from onlinecde.controls import Measurability
 from onlinecde.data import DataError, Task
+from onlinecde.data.forecasting import Forecast, channel_means, forecast_truth, last_values
 from onlinecde.data.task import Kind
 from onlinecde.evaluation.past_features import past_features
+from onlinecde.models.forecasts import LEVELS, MIDDLE
 from onlinecde.models.readout import known_labels
 from onlinecde.models.time_bins import taken
 from onlinecde.series import Schema, SeriesBatch
@@ -32,6 +34,7 @@ OBJECTIVES: dict[Kind, tuple[str, str]] = {
     "multiclass": ("multiclass", "multi_logloss"),
     "regression": ("regression", "rmse"),
     "time-to-event": ("binary", "binary_logloss"),
+    "forecast": ("regression", "rmse"),
 }
 """Of each kind of task, in LightGBM's words: what is minimised, and what stops it"""
 
@@ -41,7 +44,8 @@ class Trees:
     """Boosted trees, fitted by `fit_trees`; asked as a model is, they answer with probabilities or numbers."""
 
     boosters: tuple[Any, ...]
-    """One for each output; one for all classes; of time to an event one for the hazard of each bin"""
+    """One for each output; one for all classes; of time to an event one for the hazard of each bin; of forecasts one
+    for the change of each from the last value"""
     kind: Kind
     outputs: int
     schema: Schema
@@ -49,6 +53,11 @@ class Trees:
     """Where bins end, of time to an event"""
     labels: int
     """How many they were trained on"""
+    forecast: Forecast | None = None
+    errors: np.ndarray | None = None
+    """(forecast, level): quantiles of their errors on validation, 0 in the middle"""
+    means: np.ndarray | None = None
+    """(forecast,): what stands for a last value where there is none"""
 
     measurability: ClassVar[Measurability] = Measurability.CONTINUOUS
     asking: ClassVar[str] = "hold"
@@ -68,9 +77,15 @@ class Trees:
             asked = asked.expand(len(batch), -1)
         found = np.zeros((*asked.shape, self.outputs))
         series, asked = self._aligned(batch), asked.cpu().double().numpy()
+        last = None if self.forecast is None else self._last(series, asked)
         for streams, features in _in_parts(series, asked):
             if len(features):
-                found[streams][~np.isnan(asked[streams])] = self._answers(features)
+                here = ~np.isnan(asked[streams])
+                answers = self._answers(features)
+                if last is not None:
+                    answers = (last[streams][here] + answers)[..., None] + self.errors
+                    answers = answers.reshape(len(answers), -1)
+                found[streams][here] = answers
         return torch.from_numpy(found)
 
     def predict_split(self, task: Task, split: str) -> Tensor:
@@ -89,6 +104,14 @@ class Trees:
 
     def _aligned(self, batch: SeriesBatch) -> SeriesBatch:
         return self.schema.align(batch.to("cpu"))[0]
+
+    def _last(self, series: SeriesBatch, asked: np.ndarray) -> np.ndarray:
+        """The last value of each forecast's channel, (stream, query, forecast)."""
+        assert self.forecast is not None
+        assert self.means is not None
+        times = torch.from_numpy(asked).nan_to_num(torch.inf)
+        latest = forecast_truth(series, self.forecast).latest(times).double().numpy()
+        return np.where(np.isnan(latest), self.means, latest)
 
     def _answers(self, features: np.ndarray) -> np.ndarray:
         """(question, feature) -> (question, output)"""
@@ -159,7 +182,23 @@ def fit_trees(task: Task, *, seed: int = 0, threads: int | None = None) -> Trees
             stop = lightgbm.early_stopping(PATIENCE, verbose=False)
             more = {"num_boost_round": MOST, "valid_sets": [held], "callbacks": [stop]}
         boosters.append(lightgbm.train(settings, data, **more))
-    return Trees(tuple(boosters), task.kind, task.outputs, schema, task.edges, len(train.features))
+    kept = (tuple(boosters), task.kind, task.outputs, schema, task.edges, len(train.features))
+    if task.forecast is None:
+        return Trees(*kept)
+    judged = stopping if stopping is not None else train
+    errors = [
+        _error_quantiles(booster.predict(judged.features), judged.labels[:, output])
+        for output, booster in enumerate(boosters)
+    ]
+    return Trees(*kept, task.forecast, np.stack(errors), channel_means(task).numpy())
+
+
+def _error_quantiles(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Quantiles (level,) of errors (label,), of the middle one 0."""
+    errors = (labels - predicted)[~np.isnan(labels)]
+    quantiles = np.quantile(errors, LEVELS) if len(errors) else np.zeros(len(LEVELS))
+    quantiles[MIDDLE] = 0.0
+    return np.concatenate([np.minimum(quantiles[:MIDDLE], 0), np.maximum(quantiles[MIDDLE:], 0)])
 
 
 def _asked(task: Task, split: str) -> Tensor:
@@ -195,6 +234,8 @@ class _Labelled:
 def _labelled(task: Task, split: str) -> _Labelled:
     series, labels = task.split(split)
     labels = labels.cpu()
+    if task.forecast is not None:
+        labels = labels - last_values(task, split).to(labels)
     known = known_labels(task.kind, labels)
     weights = None
     if task.kind == "time-to-event":
@@ -204,7 +245,7 @@ def _labelled(task: Task, split: str) -> _Labelled:
         labels, weights = came, exposed.reshape(len(series), -1, task.outputs).numpy()
     wanted = labels.double().masked_fill(~known, torch.nan)
     wanted = wanted.reshape(
-        len(series), -1, 1 if task.kind == "multiclass" else task.outputs
+        len(series), -1, 1 if task.kind == "multiclass" else task.answers
     ).numpy()
     some = ~np.isnan(wanted).all(2)
     asked = np.where(some, _asked(task, split).cpu().numpy(), np.nan)

@@ -255,6 +255,8 @@ def _outputs(model: NeuralCDE, features: Tensor) -> Tensor:
 
 
 def _check(model: NeuralCDE) -> None:
+    if getattr(model.readout, "forecasts", None) is not None:
+        raise ValueError("forecasts are not explained: they are changes from the last value.")
     if model.solver.tolerance is not None:
         raise ValueError("attribution follows fixed steps: build the model without rtol and atol.")
 

@@ -174,7 +174,7 @@ class Packed:
             static = None if state.static is None else state.static[which]
             start = model.begin(torch.from_numpy(plan.new)[which], static)
             before[plan.first] = z[plan.first] = start.numpy()
-        return _after(plan, z, before, state)
+        return _after(plan, z, before, state, _last_after(model, state, x))
 
     def ahead(self, model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
         """z at t, a number or (stream,), by the kernels; None as for `observe`."""
@@ -291,7 +291,7 @@ def predict(model: NeuralCDE, fast: Packed | None, state: CDEState, t: Any) -> T
     elif fast is not None:
         z = fast.ahead(model, state, t)
     if z is not None and not getattr(model.readout, "sees_path", False):
-        return model.read(z, None)
+        return model.read(z, state.last)
     clock = state.time if t is None else per_stream(t, len(state), model.device)
     if z is not None:
         return model.read(z, online.seen_at(model, state, clock))
@@ -299,7 +299,16 @@ def predict(model: NeuralCDE, fast: Packed | None, state: CDEState, t: Any) -> T
     return online.answer(model, state, clock)
 
 
-def _after(plan: Any, z: np.ndarray, before: np.ndarray, state: CDEState) -> CDEState:
+def _last_after(model: NeuralCDE, state: CDEState, x: Any) -> Tensor | None:
+    """Last values after a row x (stream, channel), where the model forecasts."""
+    if state.last is None:
+        return None
+    return model.last_after(state.last, torch.from_numpy(np.asarray(_cells(x, "x"))))
+
+
+def _after(
+    plan: Any, z: np.ndarray, before: np.ndarray, state: CDEState, last: Tensor | None
+) -> CDEState:
     """The state after the rows that were planned, z and before as the kernels found them."""
     stamps = None
     if state.stamps is not None:
@@ -316,6 +325,7 @@ def _after(plan: Any, z: np.ndarray, before: np.ndarray, state: CDEState) -> CDE
         torch.from_numpy(kept.previous_time),
         state.static,
         stamps,
+        last,
     )
     after.with_arrays((z, *kept))
     return after

@@ -31,7 +31,7 @@ from onlinecde.models.parts import (
     make_solver,
     recorded,
 )
-from onlinecde.models.readout import read, read_rows
+from onlinecde.models.readout import behind, read, read_rows
 from onlinecde.models.state import CDEState, StateError
 from onlinecde.series import SeriesBatch
 from onlinecde.series.empty_rows import filled_queries
@@ -238,13 +238,16 @@ class NeuralCDE(OnlineModel[CDEState]):
     def forward(self, batch: SeriesBatch, at: Any = None, *, final: bool = False) -> Tensor:
         check_asked(at, final)
         batch = self.prepare(batch)
+        last = self.last_values(batch)
         if self.training and self.channel_dropout:
             batch = drop_channels(batch, self.channel_dropout)
         path, stamps = self.path(batch), self.stamps(batch)
         if at is not None:
-            return self._at_times(path, batch.static, stamps, at)
+            return self._at_times(path, batch.static, stamps, at, last)
         ages = self.ages(path.times, stamps)
-        return self.along(path, path.rows, batch.static, ages, lengths=path.lengths, final=final)
+        return self.along(
+            path, path.rows, batch.static, ages, lengths=path.lengths, final=final, last=last
+        )
 
     def along(
         self,
@@ -255,6 +258,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         *,
         lengths: Tensor | None = None,
         final: bool = False,
+        last: Tensor | None = None,
     ) -> Tensor:
         """Outputs at a path's rows (stream, row, output), or (stream, output) at its last.
 
@@ -265,8 +269,9 @@ class NeuralCDE(OnlineModel[CDEState]):
             ages: how long ago each channel was observed, (stream, row, channel), where the readout sees it.
             lengths: (stream,) rows that are real; None: all are read, padding too.
             final: whether the last row alone is asked for.
+            last: (stream, row, forecast) last values, of forecasts.
         """
-        z0, seen = self.begin(rows[:, 0], static), self.seen(rows, ages)
+        z0, seen = self.begin(rows[:, 0], static), behind(self.seen(rows, ages), last)
         asked = "end" if final else "rows"
         z = solve_with(self.solver, path, self.vector_field, z0, outputs=asked).z
         if final:
@@ -274,13 +279,19 @@ class NeuralCDE(OnlineModel[CDEState]):
         return read_rows(self.readout, z, seen, lengths)
 
     def _at_times(
-        self, path: Path, static: Tensor | None, stamps: Tensor | None, at: Any
+        self,
+        path: Path,
+        static: Tensor | None,
+        stamps: Tensor | None,
+        at: Any,
+        last: Tensor | None,
     ) -> Tensor:
         """Outputs at query times, (stream, query, output)."""
         clock = query_times(at, len(path.rows), path.times.device)
         row = rows_at(path.times, path.lengths, clock, path.streams)
         field, z0 = self.vector_field, self.begin(path.rows[:, 0], static)
         seen = self._seen_at(path, stamps, clock, row)
+        seen = behind(seen, None if last is None else _pick(last, row))
         if isinstance(path, RectilinearPath):
             return self.read(solve_with(self.solver, path, field, z0, at=clock).z, seen)
         # Between rows the next one is not known yet: what was said after the last row stands.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from onlinecde.controls.fill import NEVER, count_dtype
+from onlinecde.models.readout import behind
 from onlinecde.models.state import (
     CDEState,
     StateError,
@@ -45,7 +47,8 @@ def first_state(model: NeuralCDE, streams: int, static: Tensor | None) -> CDESta
     if getattr(model.readout, "sees_ages", False):
         stamps = never[:, None].expand(-1, model.channels)
     observed = torch.zeros_like(x, dtype=torch.bool)
-    return CDEState(z, z, never, x, counts, observed, x, never, static, stamps)
+    last = model.first_last(streams)
+    return CDEState(z, z, never, x, counts, observed, x, never, static, stamps, last)
 
 
 def observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState:
@@ -57,7 +60,7 @@ def observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState:
         _check_complete(model, state, clock, values)
     scaled = scale(model, values)
     check_merge(state, clock, scaled)
-    return take(model, state, clock, scaled)
+    return replace(take(model, state, clock, scaled), last=model.last_after(state.last, values))
 
 
 def scale(model: NeuralCDE, x: Tensor) -> Tensor:
@@ -153,10 +156,10 @@ def _check_complete(model: NeuralCDE, state: CDEState, clock: Tensor, values: Te
 def seen_at(model: NeuralCDE, state: CDEState, clock: Tensor) -> Tensor | None:
     """What the readout sees at `clock` (stream,) if nothing is observed until then; None for nothing."""
     if not getattr(model.readout, "sees_path", False):
-        return None
+        return state.last
     now = clock if model.control == "rectilinear" else state.time
     here = row(model, now, state.values, state.counts)
-    return model.seen(here, model.ages(clock, stamps_after(state)))
+    return behind(model.seen(here, model.ages(clock, stamps_after(state))), state.last)
 
 
 def answer(model: NeuralCDE, state: CDEState, clock: Tensor) -> Tensor:

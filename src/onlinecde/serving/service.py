@@ -101,9 +101,10 @@ class Service:
         self.clock = StreamClock(settings.units_per_second, settings.silence, latest=engine.latest)
         engine.stream_clock = self.clock
         names = OutputNames.of(
-            engine.kind, settings.classes, engine.outputs, engine.model.intervals
+            engine.kind, settings.classes, engine.outputs, engine.model.own_intervals
         )
-        self.names = names if engine.bins is None else replace(names, risks=engine.risks)
+        plain = engine.bins is None and engine.forecasts is None
+        self.names = names if plain else replace(names, risks=engine.risks)
         self.hub = Hub(self.names_within)
         self.sessions = Sessions(tokens, seconds=settings.session_seconds)
         self.audit = AuditLog(settings.audit)

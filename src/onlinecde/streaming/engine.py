@@ -111,6 +111,7 @@ class Engine:
         self.model, self.model_hash, self.kind = served.model, served.hash, served.kind
         self.channels, self.units, self.schema = served.channels, served.units, served.schema
         self.outputs, self.bins = served.model.outputs, served.bins
+        self.forecasts = served.forecasts
         self.policy, self.watched_output = state.policy, state.watched_output
         self.horizon, self.latest = state.horizon, state.limits.latest
 

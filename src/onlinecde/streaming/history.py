@@ -202,6 +202,8 @@ def explain(
             f"fixed steps, not for this {type(model).__name__}.",
             "not_explainable",
         )
+    if state.served.forecasts is not None:
+        raise StreamingError("forecasts are not explained.", "not_explainable")
     newest = state.store.rows(int(state.number[slot]), newest=last)
     if not newest:
         return []

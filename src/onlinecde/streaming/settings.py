@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onlinecde.models import AlarmPolicy, AlarmPolicyError
+from onlinecde.models.readout import watched
 from onlinecde.streaming.errors import StreamingError
 
 
@@ -64,7 +65,7 @@ class EngineSettings:
             outputs: how many outputs the model has.
             kind: what they mean.
         """
-        if not 0 <= self.output < (1 if kind == "time-to-event" else outputs):
+        if not 0 <= self.output < watched(kind, outputs):
             raise StreamingError(
                 f"output is {self.output}: the model has no such output.", "setting_bad"
             )

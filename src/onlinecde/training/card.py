@@ -38,6 +38,25 @@ def model_card(
             "\n- Log-odds scaled and shifted as the validation labels ask for, within the readout's "
             f"weights: {_judged(after['recalibrated'], task)}."
         )
+    if "settled" in after:
+        shares = ", ".join(f"{one:g}" for one in after["settled"]["share"][:6])
+        then += (
+            f"\n- Of each change from the last value {shares} is kept, and widths are as validation asks for: "
+            f"{_judged(after['settled'], task)}."
+        )
+    if "parent" in after:
+        parent = after["parent"]
+        count = parent["streams"]
+        then += (
+            f"\n- Updated from model {parent['sha256'][:12]} on {parent['new'].get('name')}: "
+            f"{count['new in training']} new training streams, {count['taught again']} old ones taught again. On old "
+            f"validation streams {parent['in_words']['old']}; on new ones {parent['in_words']['new']}. Scales are that "
+            "model's; calibration and intervals were fitted anew."
+        )
+        earlier = parent["before"]
+        while earlier:
+            then += f" Before that: from {earlier['sha256'][:12]} on {earlier['new'].get('name')}."
+            earlier = earlier["before"]
     if "calibration" in after:
         slope, intercept = (
             Estimate(**after["calibration"][name]) for name in ("slope", "intercept")

@@ -17,6 +17,7 @@ from onlinecde.data import Task
 from onlinecde.models import MODELS, NeuralCDE, OnlineModel
 from onlinecde.models.flat_settings import maker
 from onlinecde.series import SeriesBatch
+from onlinecde.training.forecasting import start_at_last_values
 from onlinecde.training.journal import model_settings_of_then, settings_of_then
 from onlinecde.training.objectives import lay_bins
 from onlinecde.training.settings import FitError, FitSettings, remedy
@@ -237,6 +238,8 @@ def build_model(task: Task, name: str, given: Settings | None = None) -> OnlineM
     """A model for a task, with fresh weights from torch's random numbers."""
     model = build(name, model_settings(task, name, given))
     lay_bins(model, task)
+    if task.forecast is not None:
+        start_at_last_values(model, task)
     return model
 
 

@@ -18,7 +18,7 @@ from onlinecde.evaluation.predictions import asked_alone, predict_task
 from onlinecde.models import OnlineModel, RecurrentModel
 from onlinecde.models.asking import ask
 from onlinecde.models.base import present_name
-from onlinecde.models.readout import known_labels
+from onlinecde.models.readout import RULES, known_labels
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import SolverError, counting_evaluations
 from onlinecde.training.callbacks import Callback
@@ -309,7 +309,7 @@ class Training:
         value = score_or_none(
             self.kind, self.metric, self.scales.outputs(outputs), self.wanted, head
         )
-        if self.settings.monitor != "calibrated" or self.kind == "regression":
+        if self.settings.monitor != "calibrated" or RULES[self.kind].numbers:
             return loss, value, None
         if not math.isfinite(loss):
             return loss, value, loss

@@ -14,7 +14,7 @@ from onlinecde.data import Task
 from onlinecde.evaluation.naive import label_counts
 from onlinecde.models import OnlineModel
 from onlinecde.models.asking import ask
-from onlinecde.models.readout import known_labels
+from onlinecde.models.readout import RULES, known_labels
 from onlinecde.series import SeriesBatch
 from onlinecde.series.empty_rows import filled_queries
 from onlinecde.training.callbacks import Callback
@@ -41,7 +41,7 @@ def start_at_base_rate(model: OnlineModel, task: Task, *, balanced: bool = False
     """
     lay_bins(model, task)
     last = last_layer(model)
-    if task.kind == "regression" or last is None:
+    if RULES[task.kind].numbers or last is None:
         return
     _, labels = task.split("train")
     weight = class_weight(task) if balanced else 1.0
@@ -67,7 +67,7 @@ def class_weight(task: Task) -> Tensor:
     if task.kind == "multiclass":
         counts = _counts(labels, len(task.classes))
         return counts.sum() / (len(task.classes) * counts.clamp(min=1))
-    if task.kind in ("regression", "time-to-event"):
+    if RULES[task.kind].numbers or task.kind == "time-to-event":
         raise FitError(f"class_weights are for classes, and the kind of this task is {task.kind}.")
     known = labels[~labels.isnan()]
     positive = known.sum().double()
@@ -208,7 +208,8 @@ def check_learnable(task: Task, series: SeriesBatch, labels: Tensor, callback: C
             f"no event follows a label of the training split of '{task.name}': there is nothing to learn. Give "
             "streams with events, or another split seed."
         )
-    if task.kind not in ("regression", "time-to-event") and len(torch.unique(known)) < 2:
+    numbers = RULES[task.kind].numbers or task.kind == "time-to-event"
+    if not numbers and len(torch.unique(known)) < 2:
         name = task.classes[int(known[0])] if task.classes else str(int(known[0]))
         raise FitError(
             f"the training split of '{task.name}' has one class alone ({name}): there is nothing to tell "
@@ -301,6 +302,25 @@ def fold(model: OnlineModel, scales: Scales) -> None:
         deviation = scales.target_deviation.to(last.weight.device)
         last.bias.copy_(last.bias.double() * deviation + mean)
         last.weight.copy_(last.weight.double() * deviation[:, None])
+
+
+@torch.no_grad()
+def unfold(model: OnlineModel, scales: Scales) -> None:
+    """The inverse of `fold`: a model that speaks of raw features and targets as one that is trained on scaled ones."""
+    first = _initial(model)
+    if scales.static_mean is not None and scales.static_deviation is not None:
+        assert isinstance(first, nn.Linear)
+        raw = first.weight.double()[:, : len(scales.static_mean)]
+        mean, deviation = scales.static_mean.to(raw), scales.static_deviation.to(raw)
+        first.bias.copy_(first.bias.double() + raw @ mean)
+        first.weight[:, : len(mean)] = (raw * deviation).to(first.weight.dtype)
+    last = last_layer(model)
+    if scales.target_mean is not None and scales.target_deviation is not None:
+        assert last is not None
+        mean = scales.target_mean.to(last.weight.device)
+        deviation = scales.target_deviation.to(last.weight.device)
+        last.bias.copy_((last.bias.double() - mean) / deviation)
+        last.weight.copy_(last.weight.double() / deviation[:, None])
 
 
 def _initial(model: OnlineModel) -> nn.Module | None:

@@ -100,7 +100,8 @@ def recalibrate(
     nothing else. Returns scale, shift, and the validation loss and metric with them; None for a
     regression, with another `monitor`, and for a readout without such a layer.
     """
-    if settings.monitor != "calibrated" or task.kind == "regression" or last_layer(model) is None:
+    numbers = RULES[task.kind].numbers
+    if settings.monitor != "calibrated" or numbers or last_layer(model) is None:
         return None
     series, labels = task.split("validation")
     times = task.split_times("validation") if task.per == "time" else None

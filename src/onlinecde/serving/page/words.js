@@ -25,7 +25,7 @@ export class Words {
     this.other = this.ahead !== (about.horizon ?? null);
     if (this.other) this.about = { ...about, threshold: null };
     this.logOdds = about.kind === "binary" || this.ahead != null;
-    this.probability = about.kind !== "regression";
+    this.probability = about.kind !== "regression" && about.kind !== "forecast";
     this.unitSeconds = about.unit_seconds;
     this.unit = SHORT[about.time_unit];
     const named = about.classes[about.watched_output];
