@@ -487,6 +487,8 @@ def check_fit(live: ServedModel, other: ServedModel) -> None:
         why = "its channels are others, or in another order"
     elif (other.kind, other.model.outputs) != (live.kind, live.model.outputs):
         why = "it answers something else"
+    elif other.forecasts != live.forecasts:
+        why = "its forecasts are others"
     elif (other.schema.features, other.model.static) != (live.schema.features, live.model.static):
         why = "its static features are others"
     elif (
