@@ -128,6 +128,15 @@ def serve(
     webhooks: Annotated[
         Path | None, typer.Option(help="File of servers that alarms are sent to (docs/live.md).")
     ] = None,
+    plausible: Annotated[
+        Path | None,
+        typer.Option(
+            help='Plausible values, as {"heart_rate": [20, 300]}; default: what the training data had.'
+        ),
+    ] = None,
+    implausible: Annotated[
+        str, typer.Option(help="What becomes of other values: mark (taken, and said so) or refuse.")
+    ] = "mark",
     audit: Annotated[
         Path | None,
         typer.Option(
@@ -203,7 +212,7 @@ def serve(
     from onlinecde.serving import Limits, ServeSettings, TokenBook, create_app, serve_forever
     from onlinecde.serving.app import check_tokens
     from onlinecde.serving.every_setting import settings_given, shown_settings, with_settings
-    from onlinecde.serving.opening import default_audit, open_engine
+    from onlinecde.serving.opening import default_audit, open_engine, read_ranges
     from onlinecde.serving.problems import ServingError
     from onlinecde.serving.reloading import Reload, reload_tokens
     from onlinecde.serving.request_log import log_to_stderr
@@ -248,7 +257,13 @@ def serve(
         flags["resident"] = str(resident)
     by_name = settings_given(flags, settings_file)
     wanted, engine_settings = with_settings(wanted, by_name)
-    engine_settings = {"lateness": lateness, "most_streams": most_streams, **engine_settings}
+    engine_settings = {
+        "lateness": lateness,
+        "most_streams": most_streams,
+        "implausible": implausible,
+        "plausible": None if plausible is None else read_ranges(plausible),
+        **engine_settings,
+    }
     if show_settings:
         typer.echo(shown_settings(wanted, engine_settings, by_name))
         return

@@ -74,6 +74,10 @@ class Metrics:
             registry=self.registry,
             buckets=(1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000),
         )
+        self.implausible = Counter(
+            "onlinecde_implausible_events_total", "Values taken that lie outside of what is plausible.", ("channel",),
+            registry=self.registry,
+        )  # fmt: skip
         self.looks = Counter(
             "onlinecde_looks_total", "Looks at streams between rows.", registry=self.registry
         )
@@ -100,6 +104,11 @@ class Metrics:
         self._totals.last_commit = time.time()
         self.applied.observe(seconds)
         self.batch.observe(events)
+
+    def marked(self, implausible: Mapping[str, int]) -> None:
+        """Count implausible values."""
+        for channel, count in implausible.items():
+            self.implausible.labels(channel).inc(count)
 
     def text(self) -> bytes:
         """Everything, as Prometheus wants it; of the engine, what it said when it was asked last."""

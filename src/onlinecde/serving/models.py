@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -474,16 +475,29 @@ class HistoryRow(_Body):
     sequence: int
     received: float
     revised: list[Revised]
+    implausible: list[str] | None = None
+    """Channels whose values lie outside of what is plausible"""
 
     @classmethod
-    def of(cls, row: EngineRow, names: OutputNames) -> dict[str, Any]:
-        """A row of the engine."""
+    def of(
+        cls,
+        row: EngineRow,
+        names: OutputNames,
+        plausible: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    ) -> dict[str, Any]:
+        """A row of the engine; plausible: channel -> least and largest value, NaN for no bound."""
+        wild = [
+            name
+            for name, value in row.events.items()
+            if (span := plausible.get(name)) is not None and (value < span[0] or value > span[1])
+        ]
         return cls.fill(
             row,
             values=row.events,
             superseded=[Superseded.fill(channel=c, value=v) for c, v in row.superseded],
             **names.each(row.probabilities),
             revised=[Revised.fill(one) for one in row.revised],
+            **({"implausible": wild} if wild else {}),
         )
 
 

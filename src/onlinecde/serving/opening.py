@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 from collections.abc import Mapping
@@ -45,6 +46,17 @@ def default_audit(store: str) -> Path:
         return Path("onlinecde.audit.jsonl")
     file = Path(store)
     return file.with_name(f"{file.name}.audit.jsonl")
+
+
+def read_ranges(file: Path) -> dict[str, tuple[float, float]]:
+    """Plausible values by channel, from a file of JSON: `{"heart_rate": [20, 300]}`."""
+    try:
+        content = json.loads(file.read_text())
+        return {str(name): (float(least), float(most)) for name, (least, most) in content.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ServingError(
+            f'{file} is not a file of plausible values ({error}): write {{"heart_rate": [20, 300]}}.'
+        ) from error
 
 
 def open_engine(

@@ -116,6 +116,8 @@ class Service:
         fair = lambda: tokens is not None and len(tokens) > 1  # noqa: E731
         self.bodies = Shares(limits.bodies_bytes, fair=fair)
         """Bytes of bodies being read now"""
+        self.reading = asyncio.Lock()
+        """Whoever turns a large body into events"""
         self.sockets = Shares(limits.sockets, fair=fair)
         queue = Shares(limits.queued_events, fair=fair)
         self.metrics = Metrics(engine, queue, self.sessions)

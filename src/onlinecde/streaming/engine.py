@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,7 +36,7 @@ from onlinecde.streaming.looks import Looked
 from onlinecde.streaming.pieces import Progress, result_of
 from onlinecde.streaming.pipeline.apply import apply_batch, apply_in_pieces
 from onlinecde.streaming.pipeline.long_tails import LongWork, rework
-from onlinecde.streaming.pipeline.validate import is_name, is_text
+from onlinecde.streaming.pipeline.validate import is_name, is_text, name_fault
 from onlinecde.streaming.rebuild import rebuild as rebuild_store
 from onlinecde.streaming.rebuild import repair as repair_stream
 from onlinecde.streaming.retention import Deleted, Retention, delete_old
@@ -170,6 +171,14 @@ class Engine:
             )
             yield from (one for one in pieces if one is not None)
 
+    @cached_property
+    def plausible(self) -> dict[str, tuple[float, float]]:
+        """Channel -> least and largest plausible value, NaN for no bound."""
+        spans = self.settings.ranges(self.schema).T.tolist()
+        return {
+            name: (least, most) for name, (least, most) in zip(self.channels, spans, strict=True)
+        }
+
     @property
     def stream_clock(self) -> StreamClock | None:
         """What time it is on the streams."""
@@ -238,6 +247,7 @@ class Engine:
                         "origin_fixed",
                     )
                 return info
+            wrong = name_fault(stream) or wrong
             if wrong is not None:
                 raise StreamingError(wrong.message, wrong.code)
             if state.totals.streams >= state.settings.most_streams:

@@ -194,7 +194,9 @@ class EngineState:
         """Streams that late events will change far back, integrated again as far as they are by now"""
         self.most_rows = max(settings.piece_rows, 2 * settings.recent)
         """Rows of a stream that are integrated at once"""
-        self.limits = Limits.of(self.model, settings.horizon)
+        self.limits = Limits.of(
+            self.model, settings.horizon, settings.ranges(served.schema), settings.implausible
+        )
         self.ahead = float("inf") if settings.ahead is None else settings.ahead
         self.blank: StreamState = served.begin(
             [0.0] * self.model.static if self.model.static else None
