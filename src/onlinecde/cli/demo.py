@@ -37,7 +37,7 @@ def demo(
         )
 
     typer.secho("\n1. An online Neural CDE on a simulated ward", bold=True)
-    train("neural-cde", "neural-cde")
+    train("neural-cde", "neural-cde", "trees=false")  # they would take another minute
     typer.secho(
         "\n2. GRU-D, a strong baseline, taught the same labels at the same times", bold=True
     )

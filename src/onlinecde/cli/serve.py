@@ -76,6 +76,20 @@ def serve(
         float | None,
         typer.Option(min=0.0, help="Delete rows older than this before their stream's newest."),
     ] = None,
+    keep_days: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, help="Delete rows received, and alarms raised, more than so many days ago."
+        ),
+    ] = None,
+    forget_ended: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Delete streams whose end was told more than so many days ago."),
+    ] = None,
+    forget_idle: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Delete streams that no event has changed for so many days."),
+    ] = None,
     evict_after: Annotated[
         float | None,
         typer.Option(min=1.0, help="Seconds after which an idle stream leaves memory."),
@@ -114,6 +128,15 @@ def serve(
     webhooks: Annotated[
         Path | None, typer.Option(help="File of servers that alarms are sent to (docs/live.md).")
     ] = None,
+    plausible: Annotated[
+        Path | None,
+        typer.Option(
+            help='Plausible values, as {"heart_rate": [20, 300]}; default: what the training data had.'
+        ),
+    ] = None,
+    implausible: Annotated[
+        str, typer.Option(help="What becomes of other values: mark (taken, and said so) or refuse.")
+    ] = "mark",
     audit: Annotated[
         Path | None,
         typer.Option(
@@ -189,7 +212,7 @@ def serve(
     from onlinecde.serving import Limits, ServeSettings, TokenBook, create_app, serve_forever
     from onlinecde.serving.app import check_tokens
     from onlinecde.serving.every_setting import settings_given, shown_settings, with_settings
-    from onlinecde.serving.opening import default_audit, open_engine
+    from onlinecde.serving.opening import default_audit, open_engine, read_ranges
     from onlinecde.serving.problems import ServingError
     from onlinecde.serving.reloading import Reload, reload_tokens
     from onlinecde.serving.request_log import log_to_stderr
@@ -209,6 +232,9 @@ def serve(
         title=title,
         page=page,
         keep=keep,
+        keep_days=keep_days,
+        forget_ended=forget_ended,
+        forget_idle=forget_idle,
         evict_after=evict_after,
         log_requests=log_requests,
         audit=audit or default_audit(store),
@@ -231,7 +257,13 @@ def serve(
         flags["resident"] = str(resident)
     by_name = settings_given(flags, settings_file)
     wanted, engine_settings = with_settings(wanted, by_name)
-    engine_settings = {"lateness": lateness, "most_streams": most_streams, **engine_settings}
+    engine_settings = {
+        "lateness": lateness,
+        "most_streams": most_streams,
+        "implausible": implausible,
+        "plausible": None if plausible is None else read_ranges(plausible),
+        **engine_settings,
+    }
     if show_settings:
         typer.echo(shown_settings(wanted, engine_settings, by_name))
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -368,7 +369,7 @@ class Task:
         chosen = self.queries[at.to(self.queries.device)]
         return chosen[:, : _most_of(chosen)]
 
-    @property
+    @cached_property
     def schema(self) -> Schema:
         """Names, and how static features are encoded: what a model trained on this task carries."""
         at = self.splits.get("train")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,6 +26,7 @@ MOST, PATIENCE = 3_000, 100
 """Trees at most, and rounds without a better validation loss after which no more are grown"""
 WITHOUT_VALIDATION = 600
 """Trees where no validation label says when to stop"""
+Features = Callable[[SeriesBatch, np.ndarray], np.ndarray]
 _CELLS = 2_000_000
 """(stream, row, channel) of which statistics are computed at once"""
 OBJECTIVES: dict[Kind, tuple[str, str]] = {
@@ -123,7 +124,9 @@ class Trees:
         return answers if self.kind != "time-to-event" else 1 - np.cumprod(1 - answers, 1)
 
 
-def fit_trees(task: Task, *, seed: int = 0, threads: int | None = None) -> Trees:
+def fit_trees(
+    task: Task, *, seed: int = 0, threads: int | None = None, features: Features = past_features
+) -> Trees:
     """Fit boosted trees on a task's training split, stopped by its validation split.
 
     LightGBM on `past_features` at every label: 15 leaves, a learning rate of 0.02, 30 % of the features a tree. The
@@ -133,6 +136,7 @@ def fit_trees(task: Task, *, seed: int = 0, threads: int | None = None) -> Trees
         task: of any kind, with labels per stream, row or time. Of time to an event, hazards are learned bin by bin.
         seed: of the features that trees are shown.
         threads: default: as many as torch works with.
+        features: what they are told of series at query times, as `past_features`.
 
     Raises:
         ModuleNotFoundError: LightGBM is not installed.
@@ -171,8 +175,10 @@ def fit_trees(task: Task, *, seed: int = 0, threads: int | None = None) -> Trees
     }
     if task.kind == "multiclass":
         settings["num_class"] = task.outputs
-    train = _labelled(task, "train")
-    stopping = _labelled(task, "validation") if len(task.splits.get("validation", ())) else None
+    train = _labelled(task, "train", features)
+    stopping = (
+        _labelled(task, "validation", features) if len(task.splits.get("validation", ())) else None
+    )
     boosters = []
     for output in range(train.labels.shape[1]):
         data = lightgbm.Dataset(**train.of(output), params=settings)
@@ -231,7 +237,7 @@ class _Labelled:
         return {"data": self.features[known], "label": self.labels[known, output], "weight": weight}
 
 
-def _labelled(task: Task, split: str) -> _Labelled:
+def _labelled(task: Task, split: str, features: Features) -> _Labelled:
     series, labels = task.split(split)
     labels = labels.cpu()
     if task.forecast is not None:
@@ -249,15 +255,17 @@ def _labelled(task: Task, split: str) -> _Labelled:
     ).numpy()
     some = ~np.isnan(wanted).all(2)
     asked = np.where(some, _asked(task, split).cpu().numpy(), np.nan)
-    features = [part for _, part in _in_parts(series.to("cpu"), asked)]
+    parts = [part for _, part in _in_parts(series.to("cpu"), asked, features)]
     return _Labelled(
-        np.concatenate(features), wanted[some], None if weights is None else weights[some]
+        np.concatenate(parts), wanted[some], None if weights is None else weights[some]
     )
 
 
-def _in_parts(series: SeriesBatch, asked: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """`past_features` of a few streams at a time."""
+def _in_parts(
+    series: SeriesBatch, asked: np.ndarray, features: Features = past_features
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Features of a few streams at a time."""
     size = max(1, _CELLS // (series.values.shape[1] * series.values.shape[2]))
     for start in range(0, len(series), size):
         streams = slice(start, start + size)
-        yield streams, past_features(series[streams], asked[streams])
+        yield streams, features(series[streams], asked[streams])

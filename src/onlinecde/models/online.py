@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from onlinecde.controls.fill import NEVER, count_dtype
+from onlinecde.models.past import nothing_yet, numbers_of, take_row
 from onlinecde.models.readout import behind
 from onlinecde.models.state import (
     CDEState,
@@ -48,7 +49,8 @@ def first_state(model: NeuralCDE, streams: int, static: Tensor | None) -> CDESta
         stamps = never[:, None].expand(-1, model.channels)
     observed = torch.zeros_like(x, dtype=torch.bool)
     last = model.first_last(streams)
-    return CDEState(z, z, never, x, counts, observed, x, never, static, stamps, last)
+    past = None if model.trees is None else nothing_yet(streams, model.channels, model.device)
+    return CDEState(z, z, never, x, counts, observed, x, never, static, stamps, last, past)
 
 
 def observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState:
@@ -102,6 +104,7 @@ def take(model: NeuralCDE, state: CDEState, clock: Tensor, scaled: Tensor) -> CD
         previous_time=torch.where(state.time.isnan(), state.time, began),
         static=state.static,
         stamps=stamps_before(state, again),
+        past=past_before(state, again),
     )
 
 
@@ -119,6 +122,27 @@ def stamps_after(state: CDEState) -> Tensor | None:
         return None
     observed = state.observed[:, : state.stamps.shape[1]]
     return torch.where(observed, state.time[:, None], state.stamps)
+
+
+def past_before(state: CDEState, again: Tensor) -> Tensor | None:
+    """Statistics of the rows before the one to come, which (stream,) may be the last again."""
+    if state.past is None:
+        return None
+    return torch.where(again[:, None, None], state.past, _past_after(state, state.past))
+
+
+def _past_after(state: CDEState, past: Tensor) -> Tensor:
+    """Statistics with the last row of a state taken in."""
+    wide = past.shape[1]
+    return take_row(past, state.time, state.values[:, :wide], state.observed[:, :wide])
+
+
+def told_at(model: NeuralCDE, state: CDEState, clock: Tensor) -> Tensor | None:
+    """What trees are told at `clock` (stream,), (stream, number); None without trees."""
+    if state.past is None:
+        return None
+    also = model.beside_past(clock, state.static)
+    return numbers_of(_past_after(state, state.past), clock, also)
 
 
 def row(model: NeuralCDE, clock: Tensor, values: Tensor, counts: Tensor) -> Tensor:
@@ -171,7 +195,7 @@ def answer(model: NeuralCDE, state: CDEState, clock: Tensor) -> Tensor:
         here = row(model, state.time, state.values, state.counts)
         there = torch.cat([model.encoding.scale_time(clock)[:, None].to(here), here[:, 1:]], 1)
     z = time_leg(model, state.z, state.time, clock, here, there)
-    return model.read(z, seen_at(model, state, clock))
+    return model.read(z, seen_at(model, state, clock), told_at(model, state, clock))
 
 
 def row_legs(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from onlinecde.models.forecasts import LEVELS, Forecasts, pinball
+from onlinecde.models.forest import Forest
 from onlinecde.models.ramps import Ramps
 from onlinecde.models.steps import Steps
 from onlinecde.models.time_bins import LogOdds, TimeBins, cumulative_risk, time_to_event_loss
@@ -190,7 +191,9 @@ class Readout(nn.Module):
         ramps: it then also sees how long ago each channel was observed, and each number it sees as so many `Ramps`.
         direct: a linear model of all that it sees stands beside the MLP (`Direct`, put there by `fit`).
         steps: room for so many steps of single numbers it sees, whose log-odds are averaged with its own outside
-            training (`Steps`, put there by `fit`).
+            training (`Steps`; models of versions before trees have them).
+        trees: room for a `Forest` of so many trees, nodes and levels, which `fit` grows; its outputs, from running
+            statistics (`models.past`), are averaged with its own outside training.
 
     Raises:
         ValueError: settings that do not go together.
@@ -210,6 +213,7 @@ class Readout(nn.Module):
         channels: int = 0,
         ramps: int = 0,
         steps: int = 0,
+        trees: Sequence[int] | None = None,
         direct: bool = False,
     ) -> None:
         self.config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
@@ -247,6 +251,7 @@ class Readout(nn.Module):
         self.layers = layers
         self.ramps = Ramps(seen, ramps) if ramps else None
         self.steps = Steps(seen, steps) if steps else None
+        self.trees = Forest(*trees, outputs=outputs) if trees else None
         self.bins = TimeBins(outputs) if kind == "time-to-event" else None
         self.forecasts = Forecasts(outputs) if kind == "forecast" else None
         if self.forecasts is not None and not self.own_layers:
@@ -271,14 +276,21 @@ class Readout(nn.Module):
             return z
         return torch.cat([z, seen if self.ramps is None else self.ramps(seen)], -1)
 
-    def forward(self, z: Tensor, seen: Tensor | None = None) -> Tensor:
-        """Outputs (..., output) of z (..., hidden) and what is seen (..., number); in training without steps."""
+    def forward(self, z: Tensor, seen: Tensor | None = None, past: Tensor | None = None) -> Tensor:
+        """Outputs (..., output) of z (..., hidden), what is seen (..., number) and, for trees, numbers of the past.
+
+        In training, of its layers alone.
+        """
         outputs = self.layers(self.features(z, seen))
         if self.forecasts is not None and seen is not None:
             return self.forecasts(outputs, seen[..., -len(self.forecasts) :])
-        if self.steps is None or seen is None or self.training:
+        if self.training:
             return outputs
-        return self.steps.beside(outputs, seen)
+        if self.steps is not None and seen is not None:
+            outputs = self.steps.beside(outputs, seen)
+        if self.trees is not None and past is not None:
+            outputs = self.trees.beside(outputs, past)
+        return outputs
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Outputs as probabilities; numbers of a regression as they are."""
@@ -339,34 +351,48 @@ def behind(seen: Tensor | None, last: Tensor | None) -> Tensor | None:
     return torch.cat([seen, last.to(seen)], -1)
 
 
-def read(readout: nn.Module, z: Tensor, seen: Tensor | None) -> Tensor:
-    """Outputs of z (..., hidden) with what the readout sees besides (..., number), or None."""
+def read(readout: nn.Module, z: Tensor, seen: Tensor | None, past: Tensor | None = None) -> Tensor:
+    """Outputs of z (..., hidden) with what the readout sees besides (..., number), or None; its trees, of `past`."""
     if z.is_cuda and not torch.is_grad_enabled():
-        return read_rounded_once(readout, z, seen)
+        return read_rounded_once(readout, z, seen, past)
+    if past is not None:
+        return readout(z, seen, past)
     return readout(z) if seen is None else readout(z, seen)
 
 
-def read_rounded_once(readout: nn.Module, z: Tensor, seen: Tensor | None) -> Tensor:
+def read_rounded_once(
+    readout: nn.Module, z: Tensor, seen: Tensor | None, past: Tensor | None = None
+) -> Tensor:
     """`read` in float64, rounded once: a GPU's products alone would round by the number of rows.
 
     A readout that sees ramps takes in a thousand numbers a row, so rows go through it in blocks.
     """
     tensors = [*readout.named_parameters(), *readout.named_buffers()]
     weights = {name: x.double() for name, x in tensors if x.is_floating_point()}
-    inputs = [z] if seen is None else [z, seen]
-    blocks = zip(*(x.flatten(0, -2).split(BLOCK) for x in inputs), strict=True)
+    inputs = [z, seen, past]
+    while inputs[-1] is None:
+        inputs.pop()
+    lines = [None if x is None else x.double().flatten(0, -2) for x in inputs]
     outputs = [
-        torch.func.functional_call(readout, weights, tuple(x.double() for x in block))
-        for block in blocks
+        torch.func.functional_call(
+            readout, weights, tuple(None if x is None else x[at : at + BLOCK] for x in lines)
+        )
+        for at in range(0, max(1, z[..., 0].numel()), BLOCK)
     ]
     return torch.cat(outputs).to(z.dtype).unflatten(0, z.shape[:-1])
 
 
-def read_rows(readout: nn.Module, z: Tensor, seen: Tensor | None, lengths: Tensor | None) -> Tensor:
+def read_rows(
+    readout: nn.Module,
+    z: Tensor,
+    seen: Tensor | None,
+    lengths: Tensor | None,
+    past: Tensor | None = None,
+) -> Tensor:
     """`read` at all rows (stream, row, ...); in training an MLP is spared the padding, where lengths are given."""
     linear = getattr(readout, "linear", False)
     if lengths is None or not readout.training or linear or torch.compiler.is_compiling():
-        return read(readout, z, seen)
+        return read(readout, z, seen, past)
     row = torch.arange(z.shape[1], device=z.device)
     real = row < lengths[:, None]
     outputs = read(readout, z[real], None if seen is None else seen[real])

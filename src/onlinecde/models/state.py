@@ -110,6 +110,9 @@ class CDEState(StreamState):
     for models whose readout asks how long ago that was"""
     last: Tensor | None = None
     """(stream, forecast): what was last observed of each channel that is forecast, as it was given"""
+    past: Tensor | None = None
+    """(stream, channel, `past.KEPT`) float64: running statistics of the rows before the last one; for models with
+    trees"""
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:

@@ -44,7 +44,7 @@ _BRIEF = {
 """Messages for those who may not read, in the place of such as quote from the stream's past"""
 MOST_REFUSALS = 100
 """Refusals told one by one in an answer; the rest is counted"""
-SHARED_SECONDS = 0.03
+SHARED_SECONDS = 0.015
 """How long a micro-batch may take where several clients send, so that whoever sends little waits little"""
 ACTIVE_SECONDS = 5.0
 """How long ago a client has sent last that counts as one of several"""
@@ -388,6 +388,7 @@ class GroupCommit:
             place = bisect_right(starts, event) - 1
             within = event - starts[place] + parts[place].start
             refused.setdefault(place, []).append((within, receipts.refusals[event]))
+        self._metrics.marked(receipts.implausible)
         if self._hub.listeners or receipts.alarms:
             self._hub.publish("rows", receipts.answers, receipts.alarms)
         for place, (job, _, _) in enumerate(parts):

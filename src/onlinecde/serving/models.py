@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -25,6 +26,7 @@ from onlinecde.streaming import Answers, Engine, Receipts, StreamInfo
 from onlinecde.streaming import Curve as EngineCurve
 from onlinecde.streaming import HistoryRow as EngineRow
 from onlinecde.streaming import RowExplanation as EngineExplanation
+from onlinecde.streaming.shadow import ShadowStatus
 
 if TYPE_CHECKING:
     from onlinecde.serving.jobs import Job as RunningJob
@@ -353,6 +355,42 @@ class Job(_Body):
         )
 
 
+class Shadow(_Body):
+    """Another model beside the one that serves, and how its answers differ.
+
+    Differences are of the number that alarms watch, after the newest row of each stream compared; `alarms_disagree`
+    counts the streams at or above one model's threshold alone.
+    """
+
+    state: Literal["none", "clearing", "building", "following"]
+    model: str | None
+    folder: str | None
+    streams: int
+    built: int
+    from_cut: int
+    failed: list[str]
+    compared: int
+    mean_difference: float | None
+    largest_difference: float | None
+    alarms_disagree: int
+    row_seconds: float | None
+    live_row_seconds: float | None
+
+    @classmethod
+    def of(cls, status: ShadowStatus) -> dict[str, Any]:
+        """How far it is."""
+        return cls.fill(status, failed=list(status.failed))
+
+
+class ShadowDifference(_Body):
+    """What two models say of a stream after its newest row."""
+
+    stream: str
+    time: float
+    live: list[float]
+    shadow: list[float]
+
+
 class Jobs(_Body):
     """Jobs, newest first."""
 
@@ -437,16 +475,29 @@ class HistoryRow(_Body):
     sequence: int
     received: float
     revised: list[Revised]
+    implausible: list[str] | None = None
+    """Channels whose values lie outside of what is plausible"""
 
     @classmethod
-    def of(cls, row: EngineRow, names: OutputNames) -> dict[str, Any]:
-        """A row of the engine."""
+    def of(
+        cls,
+        row: EngineRow,
+        names: OutputNames,
+        plausible: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    ) -> dict[str, Any]:
+        """A row of the engine; plausible: channel -> least and largest value, NaN for no bound."""
+        wild = [
+            name
+            for name, value in row.events.items()
+            if (span := plausible.get(name)) is not None and (value < span[0] or value > span[1])
+        ]
         return cls.fill(
             row,
             values=row.events,
             superseded=[Superseded.fill(channel=c, value=v) for c, v in row.superseded],
             **names.each(row.probabilities),
             revised=[Revised.fill(one) for one in row.revised],
+            **({"implausible": wild} if wild else {}),
         )
 
 

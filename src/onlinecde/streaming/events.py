@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -26,6 +27,8 @@ class Outcome(IntEnum):
     """It changed nothing; its `Refusal` says why."""
 
 
+MOST_NOTES = 10
+"""Notes of one stream where several micro-batches are told of as one"""
 OUTCOMES = tuple(outcome.name.lower() for outcome in Outcome)
 """Names of the outcomes, in their order"""
 
@@ -306,7 +309,9 @@ class Receipts(Sequence[Receipt]):
     alarms: tuple[Any, ...] = field(default=())
     """Alarms (`onlinecde.streaming.Alarm`) raised by this micro-batch"""
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What is worth saying of the static features of streams it opened, such as an unknown category"""
+    """What is worth saying of streams: an unknown category of a static feature, implausible values"""
+    implausible: Mapping[str, int] = field(default_factory=dict)
+    """How many values that were taken lie outside of what is plausible, by channel"""
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -328,6 +333,12 @@ class Receipts(Sequence[Receipt]):
         for part in parts[1:]:
             kept = answers.of(set(answers.streams) - set(part.answers.streams))
             answers = Answers.joined(kept, part.answers)
+        notes: dict[str, list[str]] = {}
+        implausible: Counter[str] = Counter()
+        for part in parts:
+            implausible.update(part.implausible)
+            for name, some in part.notes.items():
+                notes.setdefault(name, []).extend(some)
         return cls(
             np.concatenate([part.outcomes for part in parts]),
             {
@@ -338,7 +349,8 @@ class Receipts(Sequence[Receipt]):
             parts[-1].sequence,
             answers,
             tuple(alarm for part in parts for alarm in part.alarms),
-            {name: notes for part in parts for name, notes in part.notes.items()},
+            {name: tuple(some[:MOST_NOTES]) for name, some in notes.items()},
+            dict(implausible),
         )
 
     @property

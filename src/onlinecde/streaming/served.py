@@ -27,7 +27,11 @@ from onlinecde.streaming.events import Refusal
 from onlinecde.streaming.pipeline.integrate import Live
 from onlinecde.streaming.pipeline.validate import numbers_of
 
-USUAL: dict[tuple[str, str], Any] = {("field", "final"): "tanh", ("readout", "layers"): None}
+USUAL: dict[tuple[str, str], Any] = {
+    ("field", "final"): "tanh",
+    ("readout", "layers"): None,
+    ("readout", "trees"): None,
+}
 """Settings that 0.1 did not have, as they were there"""
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from onlinecde.models import AlarmPolicy, AlarmPolicyError
 from onlinecde.models.readout import watched
+from onlinecde.series import Schema
 from onlinecde.streaming.errors import StreamingError
 
 
@@ -26,6 +30,8 @@ class EngineSettings:
     resident: how many streams are kept in memory; those idle longest go first, and come back when needed.
     piece_rows: rows of a stream that one micro-batch takes or integrates again at once; more are done in pieces, with
         the engine free in between.
+    plausible: channel -> least and largest plausible value; default: what the training split had (`Schema.ranges`).
+    implausible: "mark" takes other values and says so in the receipts; "refuse" refuses them.
     most_streams: events that would open more streams than this are refused.
     """
 
@@ -41,8 +47,14 @@ class EngineSettings:
     resident: int = 100_000
     piece_rows: int = 512
     most_streams: int = 1_000_000
+    plausible: Mapping[str, tuple[float, float]] | None = None
+    implausible: str = "mark"
 
     def __post_init__(self) -> None:
+        if self.implausible not in ("mark", "refuse"):
+            raise StreamingError(
+                f"implausible is {self.implausible!r}: give mark or refuse.", "setting_bad"
+            )
         for name in ("recent", "checkpoint_rows", "resident", "piece_rows", "most_streams"):
             size = getattr(self, name)
             if size < 1:
@@ -56,6 +68,25 @@ class EngineSettings:
             raise StreamingError(
                 f"threshold and {other} were given: give one of them.", "setting_bad"
             )
+
+    def ranges(self, schema: Schema) -> np.ndarray:
+        """(2, channel): the least and the largest plausible value of each, NaN where there is no bound."""
+        known = dict(zip(schema.channels, schema.ranges or (), strict=False))
+        given = known if self.plausible is None else self.plausible
+        if strange := given.keys() - set(schema.channels):
+            raise StreamingError(
+                f"plausible: the model has no channel {min(strange)!r}.", "setting_bad"
+            )
+        result = np.full((2, len(schema.channels)), np.nan)
+        for place, name in enumerate(schema.channels):
+            if (bounds := given.get(name)) is not None:
+                result[:, place] = bounds
+                if not bounds[0] <= bounds[1]:
+                    raise StreamingError(
+                        f"plausible values of {name!r} are {bounds}: give the least and the largest.",
+                        "setting_bad",
+                    )
+        return result
 
     def policy_for(self, own: AlarmPolicy | None, outputs: int, kind: str) -> AlarmPolicy | None:
         """The policy that holds; None for no alarms.

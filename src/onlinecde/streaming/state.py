@@ -184,13 +184,19 @@ class EngineState:
         self.looked_at: float | None = None
         """Wall clock at which no look was due any more at any stream; None where the clock raises no alarms"""
         self.away = Away()
+        self.on_commit: Callable[[Commit], None] = lambda commit: None
+        """Hears of each commit once it is in the store and in memory"""
+        self.retired = False
+        """Whether another model has taken over, and this state may change nothing any more"""
         self._turn = 0
         self.roster = Roster(self.model.outputs)
         self.prepared: list[Prepared] = []
         """Streams that late events will change far back, integrated again as far as they are by now"""
         self.most_rows = max(settings.piece_rows, 2 * settings.recent)
         """Rows of a stream that are integrated at once"""
-        self.limits = Limits.of(self.model, settings.horizon)
+        self.limits = Limits.of(
+            self.model, settings.horizon, settings.ranges(served.schema), settings.implausible
+        )
         self.ahead = float("inf") if settings.ahead is None else settings.ahead
         self.blank: StreamState = served.begin(
             [0.0] * self.model.static if self.model.static else None
@@ -321,6 +327,10 @@ class EngineState:
             received: the wall clock, seconds.
             write: writes to the store instead of `Store.commit`, without giving the store a new sequence.
         """
+        if self.retired:
+            raise StreamingError(
+                "another model took over while this was being computed: ask again.", "model_changed"
+            )
         change = Transaction(Commit(self.sequence + 1, received, ""), self.totals.copy())
         change.totals.looked = self.looked_at
         try:
@@ -337,6 +347,7 @@ class EngineState:
             if write is None:
                 self.sequence = change.commit.sequence
             self.totals, self._torn = change.totals, False
+            self.on_commit(change.commit)
         except BaseException:
             if write is not None:
                 # It may be done all the same, and no commit's sequence would tell: read everything anew.

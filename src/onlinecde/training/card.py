@@ -24,7 +24,7 @@ def model_card(
     """Write the card of a fitted model.
 
     `best` is the log's line of the epoch that was kept, `after` what was done with the model then:
-    "with_steps", "recalibrated", "naive", as the manifest has them.
+    "with_steps", "with_trees", "recalibrated", "naive", as the manifest has them.
     """
     weights = sum(p.numel() for p in model.parameters())
     then = ""
@@ -32,6 +32,12 @@ def model_card(
         count = f"{after['with_steps']['steps']} single-feature steps"
         then = (
             f"\n- Then boosting added {count} to the readout: {_judged(after['with_steps'], task)}."
+        )
+    if "with_trees" in after:
+        grown = after["with_trees"]
+        then += (
+            f"\n- Then {grown['trees']} boosted trees were grown over running statistics, with a share of "
+            f"{grown['share']:.2f} in the outputs: {_judged(grown, task)}."
         )
     if "recalibrated" in after:
         then += (

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, Literal, get_type_hints
 
 import torch
@@ -18,6 +19,7 @@ from onlinecde.models import MODELS, NeuralCDE, OnlineModel
 from onlinecde.models.flat_settings import maker
 from onlinecde.series import SeriesBatch
 from onlinecde.training.forecasting import start_at_last_values
+from onlinecde.training.growing import KINDS, has_room
 from onlinecde.training.journal import model_settings_of_then, settings_of_then
 from onlinecde.training.objectives import lay_bins
 from onlinecde.training.settings import FitError, FitSettings, remedy
@@ -63,6 +65,9 @@ MANY = 200_000
 """From so many labels at training rows on, the readout is the mean of several members. They learn more
 slowly than one and go further: better with 550,000 labels at rows, worse with one label for each of
 5,600 streams; in between nothing was tried."""
+
+GROWN = 1_000
+"""Training streams from which on trees are grown beside a Neural CDE's readout"""
 
 
 @dataclass(frozen=True)
@@ -313,7 +318,7 @@ def _choose_for_cde(chosen: Choices, task: Task, given: Settings) -> None:
         members = {n: v for n, v in recipe.items() if n in ("readout_width", "readout_members")}
         chosen.set(members, "data", f"{labels:,} labels at training rows")
         several = {**recipe, **given}.get("readout_members", 1) > 1
-        if several and (task.kind, task.outputs) == ("binary", 1):
+        if several and (task.kind, task.outputs) == ("binary", 1) and not _trees_grow(task):
             chosen.set({"readout_steps": 256}, "task", "binary, with several readout members")
 
 
@@ -366,6 +371,9 @@ def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choi
     if clock is not None:
         why = f"labels are known between rows, and it is judged {clock.in_words(task.time_unit)}"
         chosen.set({"at": TAUGHT_AT, "validate_at": str(clock)}, "task", why)
+    if isinstance(model, NeuralCDE) and has_room(model) and _trees_grow(task):
+        why = f"{len(task.splits['train']):,} training streams, and LightGBM is installed"
+        chosen.set({"trees": True}, "data", why)
     if head.inputs > READ:
         why = f"the readout sees {head.inputs:,} numbers"
         chosen.set({"head_lr": round(READ / head.inputs, 3)}, "data", why)
@@ -383,6 +391,12 @@ def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choi
         why = f"several readout members; streams last {usual:.3g} {task.time_unit}"
         chosen.set({"horizons": (*near, float("inf")), "horizon_weight": 1.0}, "data", why)
     return chosen
+
+
+def _trees_grow(task: Task) -> bool:
+    """Whether trees are grown beside a readout that has room for them: in place of single-feature steps."""
+    enough = len(task.splits.get("train", ())) >= GROWN
+    return enough and task.kind in KINDS and find_spec("lightgbm") is not None
 
 
 def _labels_at_rows(task: Task) -> int:

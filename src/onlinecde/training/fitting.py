@@ -30,6 +30,7 @@ from onlinecde.training.callbacks import Callback
 from onlinecde.training.card import model_card
 from onlinecde.training.defaults import Resolved, build, resolve
 from onlinecde.training.forecasting import settle_forecasts, start_at_last_values
+from onlinecde.training.growing import grow
 from onlinecde.training.intervals import fit_intervals
 from onlinecde.training.journal import (
     Journal,
@@ -259,13 +260,14 @@ def _in_folder(
 
 
 def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback) -> dict[str, Any]:
-    """Steps beside the readout, recalibration, intervals, and how the model does beside naive predictions.
+    """Steps or trees beside the readout, recalibration, intervals, and how the model does beside naive predictions.
 
     Returns what a manifest says of each, by name, without what was not done.
     """
     done: dict[str, Any] = {
         "beside_linear": settle(model, task, how, callback),
         "with_steps": fit_steps(model, task, how, callback),
+        "with_trees": grow(model, task, how, callback),
         "recalibrated": recalibrate(model, task, how, callback),
         "settled": settle_forecasts(model, task, callback),
     }

@@ -66,6 +66,9 @@ class FitSettings:
     """When validation streams are asked, likewise"""
     asking: Literal["hold", "empty-rows"] = "hold"
     """Between rows, of a model that is online at rows alone: it holds its last answer, or is given empty rows"""
+    trees: bool = False
+    """Whether boosted trees over running statistics are grown beside a Neural CDE's trained readout, as far as they
+    serve the validation split; it takes LightGBM"""
     seed: int = 0
     dtype: Literal["float32", "float64"] = "float32"
 
@@ -118,7 +121,7 @@ class FitSettings:
             told["horizons"] = [h if h < float("inf") else "inf" for h in self.horizons]
         else:
             del told["horizons"], told["horizon_weight"]
-        for name in ("objective", "at", "validate_at", "asking"):
+        for name in ("objective", "at", "validate_at", "asking", "trees"):
             if told[name] == getattr(FitSettings, name):
                 del told[name]
         return told

@@ -118,7 +118,8 @@ def taking_events(service: Service) -> Callable[[Request], Awaitable[Response]]:
             if len(body) <= QUICK_BYTES:
                 sent = service.reader.read(body, kind in _NDJSON)
             else:
-                sent = await asyncio.to_thread(service.reader.read, body, kind in _NDJSON)
+                async with service.reading:  # one at a time: small requests wait for none of them
+                    sent = await asyncio.to_thread(service.reader.read, body, kind in _NDJSON)
             try:
                 done = await service.take(sent, request.state.client, as_job=True)
             except Exception as error:

@@ -15,12 +15,14 @@ from onlinecde.streaming.pipeline.integrate import Integrated, integrate
 from onlinecde.streaming.pipeline.long_tails import LongWork, Prepared, prepare, rework
 from onlinecde.streaming.pipeline.merge import merge_others, not_finite
 from onlinecde.streaming.pipeline.order import Rows, order
-from onlinecde.streaming.pipeline.validate import Checked, validate
+from onlinecde.streaming.pipeline.validate import Checked, name_fault, validate
 from onlinecde.streaming.stores.base import StreamRecord
 
 if TYPE_CHECKING:
     from onlinecde.streaming.state import EngineState
 
+MOST_MARKS = 5
+"""Implausible values of a stream that are named one by one in the receipts of a micro-batch"""
 MOST_TRIES = 8
 """How often the rows of a stream are tried again without the one that was refused, before all are refused"""
 
@@ -55,7 +57,29 @@ def apply_batch(state: EngineState, batch: EventBatch, received: float) -> Recei
             for one in opened.values()
         }
         receipts = replace(receipts, notes={name: some for name, some in remarks.items() if some})
-    return receipts
+    return _marked(receipts, checked, state)
+
+
+def _marked(receipts: Receipts, checked: Checked, state: EngineState) -> Receipts:
+    """Receipts that say which values are implausible, of those that became part of a row."""
+    taken = (Outcome.APPLIED, Outcome.CORRECTED, Outcome.LATE_APPLIED)
+    marked = checked.implausible[np.isin(receipts.outcomes[checked.implausible], taken)]
+    if not len(marked):
+        return receipts
+    assert state.limits.plausible is not None
+    notes = dict(receipts.notes)
+    counts: dict[str, int] = {}
+    for place in marked.tolist():
+        entry, code = int(checked.of[place]), int(checked.channels[place])
+        name = checked.names[entry]
+        channel = state.served.channels[code]
+        counts[channel] = counts.get(channel, 0) + 1
+        if len(notes.get(name, ())) < MOST_MARKS:
+            least, most = state.limits.plausible[:, code]
+            value, time = checked.values[place], checked.times[place]
+            remark = f"{channel} {value:g} at {time:g} is not between {least:g} and {most:g}"
+            notes[name] = (*notes.get(name, ()), remark)
+    return replace(receipts, notes=notes, implausible=counts)
 
 
 def apply_in_pieces(
@@ -104,6 +128,7 @@ def _open(
         features, wrong = state.served.check_static(
             name, None if static is None else static.get(name)
         )
+        wrong = name_fault(name) or wrong
         if wrong is None and len(fresh) >= most - state.totals.streams:
             wrong = Refusal(
                 "stream_limit",
