@@ -76,6 +76,20 @@ def serve(
         float | None,
         typer.Option(min=0.0, help="Delete rows older than this before their stream's newest."),
     ] = None,
+    keep_days: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, help="Delete rows received, and alarms raised, more than so many days ago."
+        ),
+    ] = None,
+    forget_ended: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Delete streams whose end was told more than so many days ago."),
+    ] = None,
+    forget_idle: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Delete streams that no event has changed for so many days."),
+    ] = None,
     evict_after: Annotated[
         float | None,
         typer.Option(min=1.0, help="Seconds after which an idle stream leaves memory."),
@@ -218,6 +232,9 @@ def serve(
         title=title,
         page=page,
         keep=keep,
+        keep_days=keep_days,
+        forget_ended=forget_ended,
+        forget_idle=forget_idle,
         evict_after=evict_after,
         log_requests=log_requests,
         audit=audit or default_audit(store),

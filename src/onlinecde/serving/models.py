@@ -26,6 +26,7 @@ from onlinecde.streaming import Answers, Engine, Receipts, StreamInfo
 from onlinecde.streaming import Curve as EngineCurve
 from onlinecde.streaming import HistoryRow as EngineRow
 from onlinecde.streaming import RowExplanation as EngineExplanation
+from onlinecde.streaming.shadow import ShadowStatus
 
 if TYPE_CHECKING:
     from onlinecde.serving.jobs import Job as RunningJob
@@ -352,6 +353,42 @@ class Job(_Body):
             progress=1.0 if job.result is not None else progress,
             error=None if job.problem is None else job.problem.as_json()["error"],
         )
+
+
+class Shadow(_Body):
+    """Another model beside the one that serves, and how its answers differ.
+
+    Differences are of the number that alarms watch, after the newest row of each stream compared; `alarms_disagree`
+    counts the streams at or above one model's threshold alone.
+    """
+
+    state: Literal["none", "clearing", "building", "following"]
+    model: str | None
+    folder: str | None
+    streams: int
+    built: int
+    from_cut: int
+    failed: list[str]
+    compared: int
+    mean_difference: float | None
+    largest_difference: float | None
+    alarms_disagree: int
+    row_seconds: float | None
+    live_row_seconds: float | None
+
+    @classmethod
+    def of(cls, status: ShadowStatus) -> dict[str, Any]:
+        """How far it is."""
+        return cls.fill(status, failed=list(status.failed))
+
+
+class ShadowDifference(_Body):
+    """What two models say of a stream after its newest row."""
+
+    stream: str
+    time: float
+    live: list[float]
+    shadow: list[float]
 
 
 class Jobs(_Body):

@@ -17,7 +17,12 @@ from onlinecde.models import OnlineModel
 from onlinecde.streaming import answers, history, looks, transfer
 from onlinecde.streaming.alarms import Alarm
 from onlinecde.streaming.answers import Overview, StreamInfo
-from onlinecde.streaming.errors import StreamingError, UnknownStream
+from onlinecde.streaming.errors import (
+    StoreCorrupt,
+    StoreDamaged,
+    StreamingError,
+    UnknownStream,
+)
 from onlinecde.streaming.events import (
     Answers,
     Event,
@@ -34,8 +39,10 @@ from onlinecde.streaming.pipeline.long_tails import LongWork, rework
 from onlinecde.streaming.pipeline.validate import is_name, is_text, name_fault
 from onlinecde.streaming.rebuild import rebuild as rebuild_store
 from onlinecde.streaming.rebuild import repair as repair_stream
+from onlinecde.streaming.retention import Deleted, Retention, delete_old
 from onlinecde.streaming.served import served_model
 from onlinecde.streaming.settings import EngineSettings
+from onlinecde.streaming.shadow import Shadow
 from onlinecde.streaming.state import EngineState, Totals, lost_name
 from onlinecde.streaming.stores.base import Store, StreamRecord
 from onlinecde.streaming.stores.memory import MemoryStore
@@ -82,25 +89,43 @@ class Engine:
     ) -> None:
         served = served_model(model, channels)
         self.settings = EngineSettings(**settings)
-        self.model, self.model_hash, self.kind = served.model, served.hash, served.kind
-        self.channels, self.units, self.schema = served.channels, served.units, served.schema
-        self.outputs = served.model.outputs
         self.store = MemoryStore() if store is None else store
         self.clock = clock
         self.refuses_long_work = False
         """Whether `apply` raises `LongWork` where it would take more than a piece; for who calls `apply_pieces` then"""
         self._lock = threading.RLock()
         self._state = EngineState(served, self.store, self.settings)
-        self.policy, self.watched_output = self._state.policy, self._state.watched_output
-        self.bins, self.horizon = served.bins, self._state.horizon
-        self.forecasts = served.forecasts
-        self.latest = self._state.limits.latest
+        self._describe()
         known = self.store.head().model
         if rebuild and known is not None and known != served.hash:
             rebuild_store(self._state, progress)
         self._state.settle()
         self.stream_clock = stream_clock
         self._state.preload()
+        self.shadow = Shadow(self)
+        """Another model beside this one"""
+        self._state.on_commit = self.shadow.heard
+
+    def _describe(self) -> None:
+        """What is public of the model that serves."""
+        served, state = self._state.served, self._state
+        self.model, self.model_hash, self.kind = served.model, served.hash, served.kind
+        self.channels, self.units, self.schema = served.channels, served.units, served.schema
+        self.outputs, self.bins = served.model.outputs, served.bins
+        self.forecasts = served.forecasts
+        self.policy, self.watched_output = state.policy, state.watched_output
+        self.horizon, self.latest = state.horizon, state.limits.latest
+
+    def _follow(self, new: EngineState) -> None:
+        """Go on with another model, which the store has taken already."""
+        old = self._state
+        old.retired, old.on_commit = True, lambda commit: None
+        new.stream_clock, new.on_commit = old.stream_clock, self.shadow.heard
+        looking = new.policy is not None and new.policy.every is not None
+        new.looked_at = (old.looked_at or self.clock()) if looking and old.stream_clock else None
+        self._state = new
+        self._describe()
+        new.settle()
 
     def apply(self, events: EventBatch | Sequence[Event]) -> Receipts:
         """One micro-batch: validate, order, merge, integrate, commit; then the receipts.
@@ -347,7 +372,7 @@ class Engine:
         most: int | None = None,
     ) -> list[HistoryRow]:
         """Rows as received with the answers given, in order of time; `most` keeps the newest."""
-        with self._reading() as state:
+        with self._reading() as state, self._naming(stream):
             since, until = history.span(since, until, float("-inf"), float("inf"))
             return history.history(state, self._number(state, stream), since, until, most)
 
@@ -438,8 +463,11 @@ class Engine:
     ) -> list[Alarm[str]]:
         """Alarms raised, newest first."""
         with self._reading() as state:
-            number = None if stream is None else self._number(state, stream)
-            return self._named(self.store.alarms(number, unacknowledged=unacknowledged))
+            if stream is None:
+                return self._named(self.store.alarms(unacknowledged=unacknowledged))
+            with self._naming(stream):
+                number = self._number(state, stream)
+                return self._named(self.store.alarms(number, unacknowledged=unacknowledged))
 
     def acknowledge(self, number: int, by: str) -> Alarm[str]:
         """Mark an alarm as seen; durable. A second time changes nothing."""
@@ -525,8 +553,23 @@ class Engine:
         """
         if not keep >= 0:
             raise StreamingError(f"keep is {keep}: give a time of 0 or more.", "setting_bad")
+        return result_of(self.retain_pieces(Retention(keep=keep))).rows
+
+    def retain_pieces(self, retention: Retention) -> Iterator[Deleted | Progress | None]:
+        """Delete what is older than asked for, piece by piece, with the engine free in between.
+
+        While another model is being built beside this one, no rows are deleted that it has not seen.
+        """
+        if self.shadow.status().state == "building":
+            retention = replace(retention, keep=None, received=None)
+        return self._in_pieces(
+            lambda state: delete_old(state, retention, self.clock(), self.forget), writing=True
+        )
+
+    def end_stream(self, stream: str) -> None:
+        """Note that a stream has ended, durably: `Retention.ended` counts from now, unless another event comes."""
         with self._ready() as state:
-            return self.store.prune(max(keep, state.settings.lateness))
+            self.store.end(self._number(state, stream), self.clock())
 
     def repair(self, stream: str) -> None:
         """Integrate a stream's stored rows again: for a state that is damaged (`CodecError`)."""
@@ -577,12 +620,23 @@ class Engine:
             self._state.settle_to_read()
             yield self._state
 
+    @contextmanager
+    def _naming(self, stream: str) -> Iterator[None]:
+        """Where part of the store's file cannot be read, the error names the stream that it was read for."""
+        try:
+            yield
+        except (StoreCorrupt, StoreDamaged) as error:
+            if repr(stream) in str(error):
+                raise
+            raise StoreDamaged(f"stream {stream!r}: {error}") from error
+
     def _number(self, state: EngineState, stream: str) -> int:
         """The number of a stream in the store, for which its state need not be read."""
         slot = state.slot_of.get(stream, -1) if isinstance(stream, str) else -1
         if slot >= 0:
             return int(state.number[slot])
-        record = self.store.find([stream])[0] if is_text(stream) else None
+        with self._naming(stream):
+            record = self.store.find([stream])[0] if is_text(stream) else None
         if record is None and self.store.names_lost:
             raise lost_name(stream)
         if record is None:
@@ -592,7 +646,8 @@ class Engine:
     def _slot(self, state: EngineState, stream: str) -> int:
         slot = state.slot_of.get(stream, -1) if isinstance(stream, str) else -1
         if slot < 0 and is_name(stream):
-            slot = state.slot(stream)
+            with self._naming(stream):
+                slot = state.slot(stream)
         if slot < 0:
             raise UnknownStream(f"there is no stream {stream!r}.")
         return slot

@@ -184,6 +184,10 @@ class EngineState:
         self.looked_at: float | None = None
         """Wall clock at which no look was due any more at any stream; None where the clock raises no alarms"""
         self.away = Away()
+        self.on_commit: Callable[[Commit], None] = lambda commit: None
+        """Hears of each commit once it is in the store and in memory"""
+        self.retired = False
+        """Whether another model has taken over, and this state may change nothing any more"""
         self._turn = 0
         self.roster = Roster(self.model.outputs)
         self.prepared: list[Prepared] = []
@@ -323,6 +327,10 @@ class EngineState:
             received: the wall clock, seconds.
             write: writes to the store instead of `Store.commit`, without giving the store a new sequence.
         """
+        if self.retired:
+            raise StreamingError(
+                "another model took over while this was being computed: ask again.", "model_changed"
+            )
         change = Transaction(Commit(self.sequence + 1, received, ""), self.totals.copy())
         change.totals.looked = self.looked_at
         try:
@@ -339,6 +347,7 @@ class EngineState:
             if write is None:
                 self.sequence = change.commit.sequence
             self.totals, self._torn = change.totals, False
+            self.on_commit(change.commit)
         except BaseException:
             if write is not None:
                 # It may be done all the same, and no commit's sequence would tell: read everything anew.

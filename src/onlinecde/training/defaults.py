@@ -54,6 +54,12 @@ TAUGHT_AT = "rows+random=16"
 """Where labels are known between rows, a model is taught them at its rows and at times drawn anew each epoch, as many
 a stream. From rows alone it learns less of what a quiet time says, without them less of a row (docs/tried.md)."""
 
+OUTLOOK = (1 / 12, 1 / 4, 1 / 2)
+"""Shares of the time for which the median stream is followed, ahead of which a state also learns what is observed."""
+
+PLAIN_READOUT = {"readout_ramps": 3, "readout_width": 32, "readout_dropout": 0.5}
+"""A readout that learns less by heart: a state that also learns an outlook gains for longer than a larger one holds."""
+
 BATCHES = 16
 """Batches an epoch is to have where there are few streams: with one or two it takes hundreds of epochs to learn, and
 the mean of the weights lags behind."""
@@ -317,6 +323,11 @@ def _choose_for_cde(chosen: Choices, task: Task, given: Settings) -> None:
         chosen.set(recipe, "recipe", f"recipe for a z that forgets: {why}")
         members = {n: v for n, v in recipe.items() if n in ("readout_width", "readout_members")}
         chosen.set(members, "data", f"{labels:,} labels at training rows")
+        if recipe.get("readout_members") == 1 and task.clock is not None:
+            plain = {n: v for n, v in PLAIN_READOUT.items() if n in recipe}
+            chosen.set(
+                plain, "task", "labels are known between rows, and a state may learn more of them"
+            )
         several = {**recipe, **given}.get("readout_members", 1) > 1
         if several and (task.kind, task.outputs) == ("binary", 1) and not _trees_grow(task):
             chosen.set({"readout_steps": 256}, "task", "binary, with several readout members")
@@ -358,9 +369,9 @@ def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choi
     """What `fit` changes of its settings for a task and a model where nobody says otherwise.
 
     A readout that sees very many numbers learns more slowly (`READ`); few streams come in small batches (`BATCHES`).
-    Where labels are known between rows, they are taught there too (`TAUGHT_AT`), and validated on the task's clock. A
-    Neural CDE whose readout has several members also learns whether the label comes within a third of what a stream
-    lasts, within all of it, and ever.
+    Where labels are known between rows, they are taught there too (`TAUGHT_AT`), and validated on the task's clock; a
+    Neural CDE has an `OUTLOOK` besides. One whose readout has several members also learns whether the label comes
+    within a third of what a stream lasts, within all of it, and ever.
     """
     chosen = Choices()
     settings = model_settings(task, name, given)
@@ -371,6 +382,9 @@ def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choi
     if clock is not None:
         why = f"labels are known between rows, and it is judged {clock.in_words(task.time_unit)}"
         chosen.set({"at": TAUGHT_AT, "validate_at": str(clock)}, "task", why)
+        if isinstance(model, NeuralCDE):
+            why = "a state that foresees values learns more of each stream"
+            chosen.set({"outlook": _outlook(task), "weight_decay": 0.3}, "data", why)
     if isinstance(model, NeuralCDE) and has_room(model) and _trees_grow(task):
         why = f"{len(task.splits['train']):,} training streams, and LightGBM is installed"
         chosen.set({"trees": True}, "data", why)
@@ -391,6 +405,13 @@ def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choi
         why = f"several readout members; streams last {usual:.3g} {task.time_unit}"
         chosen.set({"horizons": (*near, float("inf")), "horizon_weight": 1.0}, "data", why)
     return chosen
+
+
+def _outlook(task: Task) -> tuple[float, ...]:
+    """Times ahead, in the task's unit, each a plain number."""
+    spans = task.label_truth.until.to(task.series.times) - task.series.times[:, 0]
+    usual = float(spans[spans.isfinite() & (spans > 0)].median())
+    return tuple(float(f"{usual * share:.2g}") for share in OUTLOOK)
 
 
 def _trees_grow(task: Task) -> bool:

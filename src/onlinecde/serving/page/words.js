@@ -59,6 +59,7 @@ export class Words {
     const words = this.about.alarm_policy?.words ?? "";
     return words && `${words[0].toUpperCase()}${words.slice(1)}.`;
   }
+  difference(d) { return this.probability ? `${(100 * d).toFixed(2)}\u00a0points` : plain(d); }
   reached(alarm) { return this.probability ? alarm.probability : alarm.value; }
   value(p) {
     if (p == null) return "";

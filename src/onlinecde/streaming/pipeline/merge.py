@@ -103,6 +103,7 @@ def merge(
     *,
     lateness: float,
     ahead: float,
+    floor: float = float("-inf"),
 ) -> Merged:
     """Take the events of one stream one by one, as if each had come alone.
 
@@ -113,6 +114,7 @@ def merge(
         older: gives a row from before that, by its time.
         lateness: how far behind the newest row an event may lie.
         ahead: how far ahead of it.
+        floor: rows up to this time were deleted by retention.
     """
     merged = Merged()
     rows = dict(stored)
@@ -133,6 +135,14 @@ def merge(
                     f"time {time!r} lies {last - time:g} behind the stream's newest row at {last!r}; "
                     f"events may come {lateness:g} late.",
                 )
+            continue
+        if time <= floor:
+            merged.refuse(
+                place,
+                "before_cut",
+                f"time {time!r} lies before what is kept of the stream: its rows up to {floor!r} were deleted by "
+                "retention.",
+            )
             continue
         if last > float("-inf") and time > last + ahead:
             merged.refuse(
@@ -216,14 +226,9 @@ def merge_others(
         number, last = int(state.number[slot]), float(state.last[slot])
         try:
             known = _known_rows(state, number, last, own)
-        except (
-            CodecError
-        ) as error:  # its stored rows are damaged: it keeps no other stream from going on
-            refusal = Refusal(error.code, "stream", str(error))
-            places = [event[0] for event in own]
-            results.append(
-                Merged(dict.fromkeys(places, Outcome.REFUSED), dict.fromkeys(places, refusal))
-            )
+            floor = _floor(state, number, known, own, last)
+        except CodecError as error:
+            results.append(_unreadable(own, error))
             continue
         stored = {time: decode_row(record) for time, record in known.items()}
 
@@ -233,11 +238,15 @@ def merge_others(
 
         merged = merge(
             own, last, stored, older,
-            lateness=state.settings.lateness, ahead=state.ahead,
+            lateness=state.settings.lateness, ahead=state.ahead, floor=floor,
         )  # fmt: skip
+        try:
+            tail = _tail(state, slot, merged, known) if merged.changed else None
+        except CodecError as error:
+            results.append(_unreadable(own, error))
+            continue
         results.append(merged)
         if merged.changed:
-            tail = _tail(state, slot, merged, known)
             if tail is None:
                 reworked = min(merged.changed) <= state.totals.reworks.get(number, (0, -np.inf))[1]
                 long[slot] = {} if reworked else merged.changed
@@ -255,6 +264,13 @@ def merge_others(
     # Those with a base in memory first, so that they are looked up together with the streams in order.
     tails.sort(key=lambda tail: not isinstance(tail.base, int))
     return tails, results, noted
+
+
+def _unreadable(events: list[tuple], error: CodecError) -> Merged:
+    """Events of a stream whose stored rows are damaged: it keeps no other stream from going on."""
+    refusal = Refusal(error.code, "stream", str(error))
+    places = [event[0] for event in events]
+    return Merged(dict.fromkeys(places, Outcome.REFUSED), dict.fromkeys(places, refusal))
 
 
 def _known_rows(
@@ -317,6 +333,18 @@ def _tail(
         for record in state.store.rows(number, time, time)
     ]
     return Tail(slot, merged, base, 0, start, rows, known, prepared, relinked)
+
+
+def _floor(
+    state: EngineState, number: int, known: dict[float, RowRecord], events: list[tuple], last: float
+) -> float:
+    """Up to where a stream's rows were deleted, if some events may lie there; -inf for nowhere."""
+    if known and next(iter(known)) <= min(event[1] for event in events):
+        return float("-inf")
+    first = state.store.first_row(number)
+    if first is None:
+        return last  # nothing is left but the state
+    return float("-inf") if first.before is None else first.before
 
 
 def _base(state: EngineState, slot: int, start: float) -> tuple[int | StreamState, list[Row]]:
