@@ -49,11 +49,11 @@ def saved_model(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def served(model: Path, folder: Path, port: int) -> Iterator[str]:
+def served(model: Path, folder: Path, port: int, *options: str) -> Iterator[str]:
     """The address of `onlinecde serve`, in a process of its own."""
     start = "from onlinecde.cli import main; main()"
     command = [sys.executable, "-c", start, "serve", str(model), "--port", str(port)]
-    command += ["--store", str(folder / "live.db"), "--threshold", "0.9"]
+    command += ["--store", str(folder / "live.db"), "--threshold", "0.9", *options]
     with (folder / "server.log").open("w") as log:
         process = subprocess.Popen(
             command, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True
@@ -98,8 +98,9 @@ class Rows:
 class Http:
     """The least an HTTP client needs: one connection, one request at a time."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str = "") -> None:
         self.host, self.port = url.removeprefix("http://").split(":")
+        self.token = f"authorization: Bearer {token}\r\n".encode() if token else b""
 
     async def open(self) -> Http:
         self.reader, self.writer = await asyncio.open_connection(self.host, int(self.port))
@@ -108,8 +109,8 @@ class Http:
     async def post(self, body: bytes) -> tuple[int, bytes]:
         self.writer.write(
             b"POST /v1/events HTTP/1.1\r\nhost: %b:%b\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\n\r\n%b"
-            % (self.host.encode(), self.port.encode(), len(body), body)
+            b"%bcontent-length: %d\r\n\r\n%b"
+            % (self.host.encode(), self.port.encode(), self.token, len(body), body)
         )
         head = await self.reader.readuntil(b"\r\n\r\n")
         status = int(head.split(b" ", 2)[1])

@@ -237,3 +237,51 @@ def test_one_declaration_of_an_event_serves_fit_and_evaluate(tables):
     changed = CliRunner().invoke(app, ["evaluate", str(tables / "run"), "--bootstrap", "0"])
     assert changed.exit_code != 0
     assert "is not what the model was fitted on" in str(changed.exception)
+
+
+def test_forecasts_need_no_labels_and_are_judged_and_scored_from_the_run(tables, capsys):
+    out = tables / "run"
+    events = ["--events", tables / "vitals.parquet", "--stream", "stay", "--time", "hours"]
+    long = ["--channel", "name", "--value", "value"]
+    ahead = ["--forecast", "pulse, pressure", "--horizons", "1,120min"]
+    result = run(*events, *long, *ahead, "--out", out, "--epochs", 1, "--model", "gru")
+    assert result.exit_code == 0, result.output
+    manifest = json.loads((out / "model/manifest.json").read_text())["extra"]
+    assert manifest["forecast"]["horizons"] == [1.0, 2.0]
+    assert manifest["classes"][0] == "pulse in 1 h"
+    for arguments in (
+        ["evaluate", out, "--bootstrap", 0],
+        ["evaluate", out, "--bootstrap", 0, "--events", tables / "vitals.parquet"],
+        ["predict", out, "--events", tables / "vitals.parquet", "--out", tables / "scores.parquet"],
+    ):
+        with pytest.raises(SystemExit) as end:
+            main([str(one) for one in arguments])
+        assert end.value.code == 0
+    assert "pressure in 2 h" in capsys.readouterr().out
+    scores = pl.read_parquet(tables / "scores.parquet")
+    assert scores.columns[2:4] == ["pulse in 1 h q0.05", "pulse in 1 h q0.1"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--forecast", "pulse"], "give both"),
+        (["--horizons", "6"], "give both"),
+        (["--forecast", "sodium", "--horizons", "1"], "no channel 'sodium' to forecast"),
+        (["--forecast", "pulse", "--horizons", "1,1"], "horizon 1 hours is given twice"),
+        (["--forecast", "pulse", "--horizons=-1"], "'-1' is no length of time"),
+        (["--forecast", "pulse", "--horizons", "3cycles"], "cannot be turned into it"),
+        (
+            ["--forecast", "pulse", "--horizons", "1", "--label", "died"],
+            "--label is for labels per",
+        ),
+        (["--forecast", "pulse", "--horizons", "1", "--kind", "binary"], "kind is 'binary'"),
+    ],
+)
+def test_forecasts_that_cannot_be_are_refused_before_anything_is_written(more, message, tables):
+    events = ["--events", tables / "vitals.parquet", "--stream", "stay", "--time", "hours"]
+    long = ["--channel", "name", "--value", "value"]
+    result = run(*events, *long, *more, "--out", tables / "run")
+    assert result.exit_code != 0
+    assert message in " ".join(f"{result.output} {result.exception}".split())
+    assert not (tables / "run").exists()

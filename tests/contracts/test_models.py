@@ -26,6 +26,8 @@ MODELS_AND_SETTINGS = [
     ("NeuralCDE", {**CDE, **SEEN, "bounded": True}),
     ("NeuralCDE", {**CDE, **SEEN, **RAMPS, "bounded": True}),
     ("NeuralCDE", {**CDE, **RAMPS, "readout_width": 4, "kind": "time-to-event"}),
+    ("NeuralCDE", {**CDE, **RAMPS, "readout_width": 4, "outputs": 18, "kind": "forecast"}),
+    ("NeuralCDE", {**CDE, "control": "linear", "outputs": 9, "kind": "forecast", "clip": 0.5}),
     ("NeuralCDE", {**CDE, "max_step": 0.4}),
     ("NeuralCDE", {**CDE, "count_scale": "log", "clip": 2.0, "gain": 0.5, "depth": 1}),
     ("NeuralCDE", {**CDE, "method": "dopri5", "rtol": 0.1, "atol": 0.01}),
@@ -43,8 +45,10 @@ MODELS_AND_SETTINGS = [
     ("GRUdtIntensity", {**SMALL, "readout_width": 4}),
     ("GRUD", SMALL),
     ("GRUD", {**SMALL, "kind": "time-to-event"}),
+    ("GRUD", {**SMALL, "outputs": 18, "kind": "forecast"}),
     ("GRUD", {**SMALL, "static": 2}),
     ("ODERNN", {**SMALL, "width": 6}),
+    ("ODERNN", {**SMALL, "width": 6, "outputs": 18, "kind": "forecast"}),
     ("ODERNN", {**SMALL, "width": 6, "max_step": 0.4, "static": 2}),
     ("ODERNN", {**SMALL, "width": 6, "method": "dopri5", "rtol": 0.1, "atol": 0.01}),
 ]
@@ -76,6 +80,16 @@ def test_all_contracts_hold(name_and_settings, dtype):
     if "readout_ramps" in settings:  # before that they are flat
         model.fit_scales(oc.audit.trial_batch_for(model, 1, streams=8, rows=12, missing=missing))
         assert model.readout.ramps.steepness.any()
+    if settings.get("kind") == "forecast":  # before that they repeat the last value
+        several = model.readout.forecasts
+        several.put(
+            [1, 2][: len(several)],
+            [1.0, 2.0][: len(several)],
+            start=[3.0] * len(several),
+            unit=[0.5] * len(several),
+        )
+        for weight in model.readout.layers.parameters():
+            torch.nn.init.normal_(weight)
     report = oc.audit.check_model(model, batch)
     assert report.ok, str(report)
     asked = sum(result.passed is not None for result in report.results)

@@ -303,6 +303,12 @@ BAD = {
     r"column 'at' \(time of the label\) holds timestamps without a time zone, the times of the series are numbers": (
         TimeLabels, ILL.with_columns(at=pl.lit("2030-03-01 10:00")), {"time": "at", "column": "ill"},
     ),
+    r"line 3, column 'end': the interval ends before it starts": (
+        IntervalLabels, pl.DataFrame({"bed": [3, 5], "start": [2.0, 4.0], "end": [3.0, 3.5]}), {},
+    ),
+    r"line 3, column 'bed': stream 33 is not in the series": (
+        IntervalLabels, pl.DataFrame({"bed": [3, 33], "start": [2.0, 4.0], "end": [3.0, 4.5]}), {},
+    ),
     r"stands is -1: give how long a label stands": (
         TimeLabels, ILL, {"time": "at", "column": "ill", "stands": -1},
     ),

@@ -14,10 +14,10 @@ from killable_engine import BATCHES, BEAT, made_engine, micro_batches, store_at
 class Child:
     """The process that forks engines, and what the engine of the moment has told."""
 
-    def __init__(self, where, seed, batches):
-        script = Path(__file__).with_name("killable_engine.py")
+    def __init__(self, where, seed, batches, script="killable_engine.py", words=()):
+        script = Path(__file__).with_name(script)
         self.process = subprocess.Popen(
-            [sys.executable, str(script), str(where), str(seed), str(batches)],
+            [sys.executable, str(script), str(where), str(seed), str(batches), *map(str, words)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
@@ -37,7 +37,7 @@ class Child:
                 return told, int(words[1])
             else:
                 told.append(words)
-            if words[0] == word and kill_after is not None:
+            if kill_after is not None and timer is None and " ".join(words).startswith(word):
                 timer = threading.Timer(kill_after, os.kill, (child, signal.SIGKILL))
                 timer.start()
 

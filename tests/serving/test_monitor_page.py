@@ -11,6 +11,7 @@ import onlinecde as oc
 from onlinecde.models import AlarmPolicy
 from onlinecde.serving import ServeSettings, TokenBook, create_app, in_background
 from onlinecde.serving.screenshots import browser, find_browser
+from onlinecde.serving.webhooks import Target
 from onlinecde.streaming import Engine, MemoryStore, SQLiteStore
 
 expect = pytest.importorskip("playwright.sync_api").expect
@@ -363,6 +364,27 @@ def test_what_is_told_over_the_socket_is_not_asked_for(start, page):
     event = {"stream": "a new one", "time": 0.0, "values": {"lactate": 1.0}}
     client.post("/v1/events", json=event)
     expect(page.locator("tr[data-stream]")).to_have_count(4)
+    assert page.complaints == []
+
+
+def test_alarms_that_nobody_could_be_told_of_are_on_the_page(start, page):
+    away = Target(
+        "pager",
+        "http://127.0.0.1:9/x",
+        "whsec_" + "A" * 32,
+        retry_seconds=0.05,
+        give_up_seconds=0.1,
+    )
+    client, _, url = start(threshold=1e-6, webhooks=(away,))
+    page.goto(url)
+    expect(page.locator("#undelivered")).to_be_hidden()
+    client.post("/v1/events", json=rows(2, many=1))
+    while len(client.get("/v1/webhooks").json()["targets"][0]["dead"]) < 2:
+        page.wait_for_timeout(100)
+    page.reload()
+    expect(page.locator("#undelivered")).to_have_text(
+        "Alarms that could not be delivered: 2 to pager."
+    )
     assert page.complaints == []
 
 

@@ -31,7 +31,8 @@ class Receiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["content-length"]))
-                status = receiver.take(dict(self.headers.items()), body)
+                whole = len(body) == int(self.headers["content-length"])  # or the sender was killed
+                status = receiver.take(dict(self.headers.items()), body) if whole else 400
                 self.send_response(status)
                 self.end_headers()
 

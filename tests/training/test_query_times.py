@@ -160,6 +160,8 @@ def test_a_run_put_down_within_an_epoch_ends_as_if_it_had_not_been(ward, tmp_pat
         "at": HOW.at,
         "validate_at": HOW.validate_at,
         "head_lr": 1.0,
+        "weight_decay": 0.0,
+        "outlook": [],
     }
 
 

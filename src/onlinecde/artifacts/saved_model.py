@@ -36,6 +36,7 @@ from onlinecde.models import (
     AlarmPolicyError,
     Intervals,
     IntervalsError,
+    NeuralCDE,
     OnlineModel,
     Readout,
 )
@@ -458,6 +459,9 @@ def _build(
         _check_tensors(own, tensors, f"{home}: ")
         model = cls(**_with_parts(config, known, home))
     model.load_state_dict(tensors, assign=True)
+    if isinstance(model, NeuralCDE) and model.trees is not None:
+        with _building(f"{home}: the trees of {cls.__name__} cannot be followed"):
+            model.trees.check(model.told)
     return model.eval()
 
 

@@ -13,11 +13,13 @@ from onlinecde.cli.demo import demo
 from onlinecde.cli.evaluate import evaluate
 from onlinecde.cli.export import export
 from onlinecde.cli.fit import fit
+from onlinecde.cli.model import model_app
 from onlinecde.cli.predict import predict
 from onlinecde.cli.properties import properties
 from onlinecde.cli.replay import replay
 from onlinecde.cli.reproduce import reproduce
 from onlinecde.cli.serve import serve
+from onlinecde.cli.store import store_app
 from onlinecde.cli.tokens import tokens_app
 from onlinecde.cli.tune import tune
 from onlinecde.cli.warmup import warmup
@@ -62,6 +64,8 @@ app.command()(properties)
 app.command()(serve)
 app.command()(replay)
 app.command()(warmup)
+app.add_typer(model_app, name="model")
+app.add_typer(store_app, name="store")
 app.add_typer(tokens_app, name="tokens")
 app.add_typer(data.app, name="data")
 app.add_typer(plot.app, name="plot")

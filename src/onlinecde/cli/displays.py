@@ -76,6 +76,10 @@ class FitDisplay(_Bar):
         )
         self._bar = self._progress.add_task("", total=1, epoch=1, loss="", left="")
 
+    def data(self, task: Any, epochs: int) -> None:
+        self.metric, self.epochs = task.metric, epochs
+        self.rows = int(task.series.rows[task.splits["train"]].sum())
+
     def batch(self, epoch: int, done: int, batches: int, loss: float) -> None:
         self._progress.update(
             self._bar, total=batches, completed=done, epoch=epoch, loss=shown(loss)

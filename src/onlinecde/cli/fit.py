@@ -15,6 +15,7 @@ from onlinecde.cli.options import (
     ModelOptions,
     TaskOptions,
     TrainingOptions,
+    UpdateOptions,
     option,
 )
 
@@ -32,6 +33,7 @@ def fit(
         ),
     ],
     task: TaskOptions,
+    going_on: UpdateOptions,
     model: ModelOptions,
     training: TrainingOptions,
     settings: Annotated[
@@ -64,6 +66,16 @@ def fit(
     from onlinecde.training.task_source import load_task, task_of_run
 
     check_folder(out, "--out")
+    if going_on.parent is not None:
+        if model != ModelOptions() or settings is not None or cluster != ClusterOptions():
+            raise FitError(
+                "--from goes on with the run's model and settings: leave --model, its settings, --settings and "
+                "--ray out."
+            )
+        _go_on(going_on, task, training, out, fresh)
+        return
+    if going_on != UpdateOptions():
+        raise FitError("--rehearsal and --old-... are for --from RUN: give it, or leave them out.")
     source, start, changes = task.source(), training.start(), training.changes()
     (start or FitSettings()).changed(changes)  # refuses what is wrong before data are read
     best = _found(settings, model.model, start is not None)
@@ -102,6 +114,37 @@ def fit(
             typer.echo(f"\nstopped. The same command goes on where it was ({out}).", err=True)
             raise typer.Exit(130) from None
     _say_end(done, ready.metric, out)
+
+
+def _go_on(
+    going_on: UpdateOptions, task: TaskOptions, training: TrainingOptions, out: Path, fresh: bool
+) -> None:
+    """Update a model on new data."""
+    from onlinecde.cli.displays import FitDisplay
+    from onlinecde.training import FitError, update
+
+    if training.recipe != "default":
+        raise FitError("--recipe is for a new fit: --from goes on with the run's settings.")
+    assert going_on.parent is not None
+    new, changes = task.new_data(), training.changes()
+    with FitDisplay("loss", 0, 0) as display:
+        try:
+            done = update(
+                going_on.parent,
+                new,
+                out,
+                data_dir=task.data_dir,
+                device=training.device,
+                fresh=fresh,
+                callback=display,
+                **going_on.given,
+                **changes,
+            )
+        except KeyboardInterrupt:
+            typer.echo(f"\nstopped. The same command goes on where it was ({out}).", err=True)
+            raise typer.Exit(130) from None
+    typer.echo(f"\n{done.ended}; kept epoch {done.best['epoch']}.")
+    typer.echo(f"model: {out / 'model'}\nnext:  onlinecde serve {out} --rebuild")
 
 
 def _found(file: Path | None, model: str | None, recipe: bool) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from onlinecde.data import Task
     from onlinecde.training import FitSettings
 
-LABELS_PER = ("stream", "row", "time", "interval", "event")
+LABELS_PER = ("stream", "row", "time", "interval", "event", "forecast")
+FORECAST = ("--forecast", "--horizons", "--within")
 TASK, TABLE, MODEL, TRAINING = "A prepared task", "Your own tables", "Model", "Training"
+UPDATE = "Going on from a model"
 
 Text = str | None
 Number = int | None
@@ -70,8 +72,8 @@ class TaskOptions:
     label_per: Annotated[
         Text,
         option(
-            "What a label is for: stream, row, time, interval or event. Default: time with "
-            "--label-times, event with --event-time, else stream.",
+            "What a label is for: stream, row, time, interval, event or forecast. Default: time with "
+            "--label-times, event with --event-time, forecast with --forecast, else stream.",
             TABLE,
         ),
     ] = None
@@ -115,6 +117,24 @@ class TaskOptions:
             TABLE,
         ),
     ] = None
+    forecast: Annotated[
+        Text,
+        option(
+            "Channels to forecast, as creatinine,heart_rate: labels are in the events. Of a prepared task, too.",
+            TABLE,
+        ),
+    ] = None
+    horizons: Annotated[
+        Text, option("With --forecast: how far ahead, as 6,12,24 or 30min,2h.", TABLE)
+    ] = None
+    within: Annotated[
+        Text,
+        option(
+            "With --forecast: how far from then an observation may lie, one length or one for each "
+            "horizon. Default: a quarter of it.",
+            TABLE,
+        ),
+    ] = None
     followed_until: Annotated[
         Text,
         option(
@@ -144,7 +164,8 @@ class TaskOptions:
     kind: Annotated[
         Text,
         option(
-            "binary, multiclass, multilabel, regression or time-to-event; default: by the labels.",
+            "binary, multiclass, multilabel, regression or time-to-event; default: by the labels; with "
+            "--forecast it is forecast.",
             TABLE,
         ),
     ] = None
@@ -193,21 +214,23 @@ class TaskOptions:
                 "give either --task NAME, or --events FILE with --stream, --time and --label."
             )
         if self.task is not None:
+            self._check_forecast()
             for name, given in self._of_labels().items():
-                if given:
+                if given and not (name in FORECAST and self.forecast):
                     raise FitError(
                         f"{name} is for tables of your own (--events): a prepared task has its labels, and settings "
                         "(`onlinecde data info`, --task-setting)."
                     )
-            return registry_source(self.task, named_values(self.task_setting))
+            source = registry_source(self.task, named_values(self.task_setting))
+            return source | ({"forecast": self._forecast()} if self.forecast else {})
         assert self.events is not None
         per = self._per()
         needed = (("--stream", self.stream), ("--time", self.time), ("--label", self.label))
         for name, given in needed:
-            if not given and (name != "--label" or per != "event"):
+            if not given and (name != "--label" or per not in ("event", "forecast")):
                 raise FitError(
                     f"{name} is missing: tables of your own need --stream, --time and --label "
-                    "(or --event-time)."
+                    "(or --event-time, or --forecast)."
                 )
         if self.channel is not None and self.channel_column:
             raise FitError(
@@ -226,6 +249,7 @@ class TaskOptions:
             censored=self.censored,
             horizon=self.horizon,
             followed_until=self.followed_until,
+            **self._forecast("forecast"),
             stream=self.stream,
             time=self.time,
             channel=self.channel,
@@ -247,6 +271,36 @@ class TaskOptions:
             static_stream=self.static_stream,
         )
 
+    def new_data(self) -> dict[str, Any]:
+        """New data for a model that goes on: files, or a prepared task; refused where it says more of them."""
+        from onlinecde.training import FitError
+        from onlinecde.training.task_source import registry_source
+
+        files = {"events": self.events, "labels": self.labels, "static": self.static}
+        if (self.task is None) == (self.events is None):
+            raise FitError("--from goes on from new data: give --events FILE, or --task NAME.")
+        taken = ("task", "task_setting", "data_dir", *files)
+        for one in fields(self):
+            if one.name not in taken and getattr(self, one.name) != one.default:
+                raise FitError(
+                    f"--{one.name.replace('_', '-')} is as the run of --from was fitted with it, for an update has the "
+                    "same columns and labels: leave it out."
+                )
+        if self.task is not None:
+            return registry_source(self.task, named_values(self.task_setting))
+        return files
+
+    def _forecast(self, channels: str = "channels") -> dict[str, Any]:
+        """What is forecast, as a run keeps it, the channels under a name; empty where nothing is."""
+        if not self.forecast:
+            return {}
+        given = {channels: self.forecast, "horizons": self.horizons, "within": self.within}
+        return {
+            name: [one.strip() for one in text.split(",")]
+            for name, text in given.items()
+            if text is not None
+        }
+
     def _of_labels(self) -> dict[str, Text]:
         """What says more of the labels of own tables."""
         return {
@@ -258,13 +312,18 @@ class TaskOptions:
             "--censored": self.censored,
             "--horizon": self.horizon,
             "--followed-until": self.followed_until,
+            "--forecast": self.forecast,
+            "--horizons": self.horizons,
+            "--within": self.within,
         }
 
     def _per(self) -> str:
         """What a label is for; options that belong to another kind of label are refused."""
         from onlinecde.training import FitError
 
+        self._check_forecast()
         implied = "time" if self.label_times else "event" if self.event_time else None
+        implied = "forecast" if self.forecast else implied
         per = self.label_per or implied or "stream"
         if per not in LABELS_PER:
             raise FitError(f"--label-per is {per!r}: choose one of {', '.join(LABELS_PER)}.")
@@ -273,7 +332,9 @@ class TaskOptions:
             "--label-stands": ("row", "time"),
             "--interval-label": ("interval",),
             **dict.fromkeys(("--event-time", "--censored", "--horizon"), ("event",)),
-            "--label": LABELS_PER[:-1],
+            "--label": LABELS_PER[:-2],
+            **dict.fromkeys(FORECAST, ("forecast",)),
+            "--followed-until": LABELS_PER,
         }
         for name, given in {**self._of_labels(), "--label": self.label}.items():
             if given and per not in kinds.get(name, (per,)):
@@ -281,10 +342,50 @@ class TaskOptions:
                     f"{name} is for labels per {' or '.join(kinds[name])}, and these are per {per}: drop it, or say "
                     "otherwise with --label-per, --label-times or --event-time."
                 )
-        if per in ("time", "event") and implied != per:
-            name = {"time": "--label-times", "event": "--event-time"}[per]
+        if per in ("time", "event", "forecast") and implied != per:
+            name = {"time": "--label-times", "event": "--event-time", "forecast": "--forecast"}[per]
             raise FitError(f"{name} is missing: labels per {per} need the column of their times.")
         return per
+
+    def _check_forecast(self) -> None:
+        """Refuse horizons without channels, and channels without horizons."""
+        from onlinecde.training import FitError
+
+        if bool(self.forecast) != bool(self.horizons) or (self.within and not self.forecast):
+            raise FitError(
+                "--forecast names channels and --horizons says how far ahead, as --forecast creatinine --horizons "
+                "12h,24h: give both."
+            )
+
+
+@dataclass(frozen=True)
+class UpdateOptions:
+    """A model to go on from, and where the data it was fitted on is."""
+
+    parent: Annotated[
+        Place,
+        option(
+            "Run whose model goes on learning from new --events (and --labels, --static), or --task; columns and "
+            "labels are that run's.",
+            UPDATE,
+            "--from",
+        ),
+    ] = None
+    rehearsal: Annotated[
+        float | None,
+        option("Share of the old training streams that is taught again. Default: 0.5.", UPDATE),
+    ] = None
+    old_events: Annotated[Place, option("The run's own events, if they have moved.", UPDATE)] = None
+    old_labels: Annotated[Place, option("Its labels, if they have moved.", UPDATE)] = None
+    old_static: Annotated[Place, option("Its static features, if they have moved.", UPDATE)] = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What is given of it, for `update`."""
+        files = {"events": self.old_events, "labels": self.old_labels, "static": self.old_static}
+        files = {role: file for role, file in files.items() if file is not None}
+        share = {} if self.rehearsal is None else {"rehearsal": self.rehearsal}
+        return share | ({"old_files": files} if files else {})
 
 
 @dataclass(frozen=True)

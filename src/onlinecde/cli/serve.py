@@ -76,6 +76,20 @@ def serve(
         float | None,
         typer.Option(min=0.0, help="Delete rows older than this before their stream's newest."),
     ] = None,
+    keep_days: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, help="Delete rows received, and alarms raised, more than so many days ago."
+        ),
+    ] = None,
+    forget_ended: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Delete streams whose end was told more than so many days ago."),
+    ] = None,
+    forget_idle: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Delete streams that no event has changed for so many days."),
+    ] = None,
     evict_after: Annotated[
         float | None,
         typer.Option(min=1.0, help="Seconds after which an idle stream leaves memory."),
@@ -114,6 +128,15 @@ def serve(
     webhooks: Annotated[
         Path | None, typer.Option(help="File of servers that alarms are sent to (docs/live.md).")
     ] = None,
+    plausible: Annotated[
+        Path | None,
+        typer.Option(
+            help='Plausible values, as {"heart_rate": [20, 300]}; default: what the training data had.'
+        ),
+    ] = None,
+    implausible: Annotated[
+        str, typer.Option(help="What becomes of other values: mark (taken, and said so) or refuse.")
+    ] = "mark",
     audit: Annotated[
         Path | None,
         typer.Option(
@@ -130,6 +153,27 @@ def serve(
         str | None,
         typer.Option(help="Address of the reverse proxy whose X-Forwarded-* are believed."),
     ] = None,
+    resident: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Streams kept in memory; default 100,000. Others wait in the store."
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any other setting, as NAME=VALUE; repeatable."),
+    ] = None,
+    settings_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--settings",
+            help="File of settings (TOML); ONLINECDE_NAME in the environment goes before it, --set before both.",
+        ),
+    ] = None,
+    show_settings: Annotated[
+        bool,
+        typer.Option("--show-settings", help="Show all settings and what set them; serve nothing."),
+    ] = False,
     title: Annotated[str, typer.Option(help="Shown on the page.")] = "onlinecde",
     page: Annotated[bool, typer.Option(help="Serve the monitor page.")] = True,
     log_requests: Annotated[
@@ -167,7 +211,8 @@ def serve(
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from onlinecde.serving import Limits, ServeSettings, TokenBook, create_app, serve_forever
     from onlinecde.serving.app import check_tokens
-    from onlinecde.serving.opening import default_audit, open_engine
+    from onlinecde.serving.every_setting import settings_given, shown_settings, with_settings
+    from onlinecde.serving.opening import default_audit, open_engine, read_ranges
     from onlinecde.serving.problems import ServingError
     from onlinecde.serving.reloading import Reload, reload_tokens
     from onlinecde.serving.request_log import log_to_stderr
@@ -187,6 +232,9 @@ def serve(
         title=title,
         page=page,
         keep=keep,
+        keep_days=keep_days,
+        forget_ended=forget_ended,
+        forget_idle=forget_idle,
         evict_after=evict_after,
         log_requests=log_requests,
         audit=audit or default_audit(store),
@@ -204,6 +252,21 @@ def serve(
             idle_seconds=idle_seconds,
         ),
     )
+    flags = {name: text for name, _, text in (one.partition("=") for one in set_ or ())}
+    if resident is not None:
+        flags["resident"] = str(resident)
+    by_name = settings_given(flags, settings_file)
+    wanted, engine_settings = with_settings(wanted, by_name)
+    engine_settings = {
+        "lateness": lateness,
+        "most_streams": most_streams,
+        "implausible": implausible,
+        "plausible": None if plausible is None else read_ranges(plausible),
+        **engine_settings,
+    }
+    if show_settings:
+        typer.echo(shown_settings(wanted, engine_settings, by_name))
+        return
     given = {
         "threshold": threshold,
         "rearm": rearm,
@@ -230,10 +293,9 @@ def serve(
             policy_changes=changes,
             output=output,
             alarms=alarms,
-            lateness=lateness,
             rebuild=rebuild,
-            most_streams=most_streams,
             progress=progress,
+            **engine_settings,
         )
         try:
             app = create_app(engine, settings, tokens=book, reload=reload)

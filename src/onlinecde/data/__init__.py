@@ -3,9 +3,11 @@
 from onlinecde.data.alarm_utility import Utility
 from onlinecde.data.errors import DataError
 from onlinecde.data.folds import fold_of, fold_task
+from onlinecde.data.forecasting import Forecast, ForecastTruth, forecast_task
 from onlinecde.data.known_risk import KnownRisk
 from onlinecde.data.label_specs import (
     EventLabels,
+    ForecastLabels,
     IntervalLabels,
     RowLabels,
     StreamLabels,
@@ -29,6 +31,9 @@ __all__ = [
     "EndLabels",
     "EventLabels",
     "EventTruth",
+    "Forecast",
+    "ForecastLabels",
+    "ForecastTruth",
     "IntervalLabels",
     "IntervalTruth",
     "KnownRisk",
@@ -44,6 +49,7 @@ __all__ = [
     "asked_at_table",
     "fold_of",
     "fold_task",
+    "forecast_task",
     "load",
     "simulate_ward",
     "split_streams",

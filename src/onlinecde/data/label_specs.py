@@ -76,4 +76,18 @@ class EventLabels:
     horizon: float | str | None = None
 
 
-Labels = StreamLabels | RowLabels | TimeLabels | IntervalLabels | EventLabels
+@dataclass(frozen=True)
+class ForecastLabels:
+    """What `channels` of the events themselves read `horizons` later; see `data.forecasting.forecast_of`.
+
+    >>> ForecastLabels(["creatinine"], ["12h", "1d"]).horizons
+    ['12h', '1d']
+    """
+
+    channels: Sequence[str]
+    horizons: Sequence[float | str]
+    within: float | str | Sequence[float | str] | None = None
+    table: None = None
+
+
+Labels = StreamLabels | RowLabels | TimeLabels | IntervalLabels | EventLabels | ForecastLabels

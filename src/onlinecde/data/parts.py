@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from onlinecde.data.alarm_utility import Utility, UtilityCurve
+from onlinecde.data.forecasting import ForecastTruth
 from onlinecde.data.known_risk import KnownRisk, RiskCurve
 from onlinecde.data.truth import EndLabels, EventTruth, IntervalTruth, ListedLabels
 
 _CLASSES = {
     one.__name__: one
     for one in (
-        *(EndLabels, ListedLabels, IntervalTruth, EventTruth),
+        *(EndLabels, ListedLabels, IntervalTruth, EventTruth, ForecastTruth),
         *(Utility, UtilityCurve, KnownRisk, RiskCurve),
     )
 }

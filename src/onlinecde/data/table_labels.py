@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from onlinecde.data.errors import DataError
-from onlinecde.data.label_specs import RowLabels, StreamLabels
+from onlinecde.data.forecasting import Forecast, forecast_of, forecast_truth
+from onlinecde.data.label_specs import ForecastLabels, RowLabels, StreamLabels
 from onlinecde.data.queries import duration
 from onlinecde.data.ragged import pad
 from onlinecde.data.single_precision import check_resolved
@@ -40,6 +41,7 @@ class Target:
     truth: Truth | None = None
     queries: torch.Tensor | None = None
     horizon: float | None = None
+    forecast: Forecast | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +115,17 @@ def stream_target(spec: StreamLabels, source: OwnSeries) -> Target:
     if source.followed is not None and kind != "time-to-event":
         truth = EndLabels(source.followed, as_labels(labels, kind))
     return Target(labels, kind, "stream", classes, flow, truth=truth)
+
+
+def forecast_target(spec: ForecastLabels, source: OwnSeries) -> Target:
+    """What channels of the series read later, at each row."""
+    if source.kind not in (None, "forecast"):
+        raise DataError(f"kind is {source.kind!r}, and channels are forecast: leave it out.")
+    series = source.series
+    forecast = forecast_of(series, spec.channels, spec.horizons, spec.within, source.clock.unit)
+    truth = forecast_truth(series, forecast, source.until)
+    labels = truth.at(series.times)
+    return Target(labels, "forecast", "row", truth=truth, forecast=forecast)
 
 
 def as_labels(labels: np.ndarray, kind: Kind) -> torch.Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 from onlinecde.data.errors import DataError
 from onlinecde.data.label_specs import (
     EventLabels,
+    ForecastLabels,
     IntervalLabels,
     Labels,
     RowLabels,
@@ -24,6 +25,7 @@ from onlinecde.data.table_ids import per_stream
 from onlinecde.data.table_labels import (
     OwnSeries,
     Target,
+    forecast_target,
     names_of,
     row_target,
     stream_target,
@@ -75,7 +77,8 @@ def task_from_table(
       another role). An event of another channel is refused.
     - `time`: numbers, or timestamps, which become `time_unit` from each stream's first event or
       from the timestamp in the column `origin`.
-    - `labels`: `StreamLabels`, `RowLabels`, `TimeLabels`, `IntervalLabels` or `EventLabels`; `kind` where it cannot be
+    - `labels`: `StreamLabels`, `RowLabels`, `TimeLabels`, `IntervalLabels`, `EventLabels`, or `ForecastLabels`, for
+      which they are in the series themselves; `kind` where it cannot be
       guessed (0 and 1 are "binary", text "multiclass", other numbers "regression").
     - `followed_until`: the column, in this table, that of `static` or that of the labels, of the time until which
       each stream is followed: later nothing is known, and nothing asked. Default: its last row, its last label or,
@@ -104,8 +107,8 @@ def task_from_table(
     """
     if not isinstance(labels, Labels):
         raise DataError(
-            f"labels is a {type(labels).__name__}: give StreamLabels, RowLabels or IntervalLabels, or TimeLabels "
-            "or EventLabels."
+            f"labels is a {type(labels).__name__}: give StreamLabels, RowLabels, TimeLabels, IntervalLabels, "
+            "EventLabels or ForecastLabels."
         )
     own = read_table(table)
     facts = None
@@ -189,6 +192,7 @@ def task_from_table(
         queries=target.queries,
         horizon=target.horizon if target.kind == "time-to-event" else None,
         edges=edges,
+        forecast=target.forecast,
         table_clock=TableClock(clock, stream, time),
     )
     task = with_static(task, read.static)
@@ -197,6 +201,8 @@ def task_from_table(
 
 def _label_columns(labels: Labels) -> list[str]:
     """Columns that hold labels, wherever they stand: none of them may become an input."""
+    if isinstance(labels, ForecastLabels):
+        return []
     if isinstance(labels, IntervalLabels):
         return [labels.start, labels.end, *([labels.label] if labels.label else [])]
     if isinstance(labels, EventLabels):
@@ -215,6 +221,8 @@ def _target(labels: Labels, source: OwnSeries, facts: Table, until: str | None) 
         source = replace(source, followed=followed)
     if isinstance(labels, StreamLabels):
         target = stream_target(labels, source)
+    elif isinstance(labels, ForecastLabels):
+        target = forecast_target(labels, source)
     elif isinstance(labels, RowLabels):
         target = row_target(labels, source)
     elif isinstance(labels, TimeLabels):

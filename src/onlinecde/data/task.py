@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from onlinecde.data.alarm_utility import Utility
 from onlinecde.data.errors import DataError
+from onlinecde.data.forecasting import Forecast
 from onlinecde.data.known_risk import KnownRisk
 from onlinecde.data.queries import Queries, clock_grid
 from onlinecde.data.splits import FRACTIONS, check_splits, split_streams
@@ -22,8 +24,11 @@ from onlinecde.series import Schema, SeriesBatch, SeriesError
 if TYPE_CHECKING:
     from onlinecde.data.table_times import TableClock
 
-Kind = Literal["binary", "multiclass", "multilabel", "regression", "time-to-event"]
+Kind = Literal["binary", "multiclass", "multilabel", "regression", "time-to-event", "forecast"]
 Per = Literal["stream", "row", "time"]
+
+QUANTILES = 9
+"""Numbers that a model puts out for each forecast"""
 
 METRICS: Mapping[str, str] = {
     "binary": "auc",
@@ -31,6 +36,7 @@ METRICS: Mapping[str, str] = {
     "multilabel": "auc",
     "regression": "rmse",
     "time-to-event": "concordance",
+    "forecast": "crps",
 }
 """The metric a task is judged by unless it names another."""
 
@@ -53,7 +59,7 @@ class Task:
     series: SeriesBatch
     labels: Tensor
     """(stream,) or (stream, output) with `per="stream"`; (stream, row) with `per="row"`; (stream, query) or
-    (stream, query, output) with `per="time"`.
+    (stream, query, output) with `per="time"`; of "forecast" the last axis is that of its forecasts.
 
     float32, NaN where there is no label; classes of "multiclass" are int64, -1 where there is none; of "time-to-event"
     (..., 2): how long from then (a stream's last row with `per="stream"`) to the event or to when the stream was lost,
@@ -68,7 +74,7 @@ class Task:
     time_unit: str
     metric: str
     classes: tuple[str, ...]
-    """Names of the classes, or of the outputs of "multilabel" and "regression"."""
+    """Names of the classes, of the outputs of "multilabel" and "regression", or of forecasts."""
     source: str
     """Where the data came from, in words or as a path."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -91,6 +97,8 @@ class Task:
     """Where the bins of time ahead end, of "time-to-event"."""
     horizon: float | None = None
     """How far ahead its first answer looks, of "time-to-event"."""
+    forecast: Forecast | None = None
+    """Which channels are forecast how far ahead, of "forecast"."""
     table_clock: TableClock | None = None
     """How times of its own tables are read; None: they are numbers in `time_unit`."""
 
@@ -122,6 +130,7 @@ class Task:
         queries: Tensor | None = None,
         edges: Sequence[float] | None = None,
         horizon: float | None = None,
+        forecast: Forecast | None = None,
         table_clock: TableClock | None = None,
     ) -> Task:
         """Check series against labels and deal the streams out to splits.
@@ -157,6 +166,10 @@ class Task:
             bins, horizon = time_bins(target, dealt, edges, horizon)
         elif edges is not None or horizon is not None:
             raise DataError(f"edges and horizon are of kind 'time-to-event', and this is {kind!r}.")
+        if (forecast is None) != (kind != "forecast"):
+            raise DataError(f"kind is {kind!r}: forecasts are built by `data.forecast_task`.")
+        if forecast is not None:
+            classes = forecast.names(time_unit)
         return cls(
             name=name,
             series=encoded(series, dealt),
@@ -179,6 +192,7 @@ class Task:
             queries=queries,
             edges=bins,
             horizon=horizon,
+            forecast=forecast,
             table_clock=table_clock,
         )
 
@@ -355,7 +369,7 @@ class Task:
         chosen = self.queries[at.to(self.queries.device)]
         return chosen[:, : _most_of(chosen)]
 
-    @property
+    @cached_property
     def schema(self) -> Schema:
         """Names, and how static features are encoded: what a model trained on this task carries."""
         at = self.splits.get("train")
@@ -396,8 +410,15 @@ class Task:
         """How many numbers a model for this task puts out."""
         if self.kind in ("multiclass", "time-to-event"):
             return len(self.classes if self.kind == "multiclass" else self.edges)
+        if self.forecast is not None:
+            return len(self.forecast.pairs) * QUANTILES
         several = self.labels.ndim == (2 if self.per == "stream" else 3)
         return self.labels.shape[-1] if several else 1
+
+    @property
+    def answers(self) -> int:
+        """How many labels it has at a time: outputs, or forecasts."""
+        return self.outputs if self.forecast is None else len(self.forecast.pairs)
 
     @property
     def labelled(self) -> Tensor:
@@ -498,7 +519,9 @@ def _checked_labels(
     times = {"stream": None, "row": series.times, "time": queries}[per]
     shape = (len(series),) if times is None else tuple(times.shape)
     waiting = kind == "time-to-event"
-    many = kind in ("multilabel", "regression") and target.ndim == len(shape) + 1 and per != "row"
+    many = target.ndim == len(shape) + 1 and (
+        kind == "forecast" or (kind in ("multilabel", "regression") and per != "row")
+    )
     wanted = (*shape, 2) if waiting else shape
     if target.shape[: len(shape)] != shape or (not many and tuple(target.shape) != wanted):
         words = {"stream": "(stream,", "row": "(stream, row", "time": "(stream, query"}[per]
@@ -521,7 +544,7 @@ def _checked_labels(
             bad = bad | _bad_waiting(target)
     if per == "row":
         # What a row label says of padding is no label.
-        real = series.real[..., None] if waiting else series.real
+        real = series.real[..., None] if waiting or many else series.real
         target = target.masked_fill(~real, -1 if kind == "multiclass" else torch.nan)
         bad = bad & real
     elif per == "stream" and not many:
@@ -536,6 +559,7 @@ def _checked_labels(
             "multilabel": "0 or 1",
             "multiclass": f"0 to {len(classes) - 1}",
             "regression": "a finite number",
+            "forecast": "a finite number",
             "time-to-event": "a time of 0 or more (above 0 to an event), then 1 for the event or 0 for censoring",
         }[kind]
         found = target[tuple(where[:-1] if waiting else where)].tolist()
@@ -568,7 +592,7 @@ def strata_of(labels: Tensor, kind: Kind, horizon: float | None = None) -> Tenso
 
     Of time to an event, whether one comes within the horizon of a label: as where that is the label itself.
     """
-    if kind == "regression":
+    if kind in ("regression", "forecast"):
         return None
     if kind == "multiclass":
         return (labels if labels.ndim == 1 else labels.amax(1)).cpu()
@@ -589,6 +613,10 @@ def _describe_truth(task: Task, truth: Truth) -> str:
 
 def _describe_labels(task: Task) -> str:
     known = task.labels[task.labelled]
+    if task.forecast is not None:
+        counts = (~task.labels.isnan()).flatten(0, 1).sum(0).tolist()
+        each = zip(task.classes, counts, strict=True)
+        return ", ".join(f"{name}: {count}" for name, count in each)
     if task.kind == "regression":
         deviation = float(known.double().std(correction=0))
         return f"{known.numel()}; mean {float(known.mean()):.4g}, deviation {deviation:.4g}"

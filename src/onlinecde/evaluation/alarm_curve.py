@@ -24,6 +24,7 @@ from onlinecde.evaluation.alarms import (
 )
 from onlinecde.evaluation.bootstrap import Cohort
 from onlinecde.models import AlarmPolicy, OnlineModel
+from onlinecde.models.readout import RULES
 from onlinecde.series import TIME_UNITS
 
 RATES = (0.2, 0.5, 1.0, 2.0)
@@ -114,7 +115,7 @@ def alarm_curve(task: Task, split: str, scores: np.ndarray, cohort: Cohort) -> A
 def own_policy(model: OnlineModel, task: Task, split: str, cohort: Cohort) -> OwnPolicy | None:
     """What the policy that a model carries is worth on a split; None where it has none, or none can be judged."""
     policy = model.alarm_policy
-    if policy is None or task.kind == "regression" or task.time_unit not in TIME_UNITS:
+    if policy is None or RULES[task.kind].numbers or task.time_unit not in TIME_UNITS:
         return None
     model, task = within(model, task, policy.horizon)
     looks = look(model, task, split, policy)

@@ -14,6 +14,7 @@ from onlinecde.data import EndLabels, EventTruth, Task, Truth
 from onlinecde.evaluation.bootstrap import Cohort, Estimate, Means, interval
 from onlinecde.evaluation.predictions import MetricError, as_probabilities, predict_task
 from onlinecde.models import AlarmPolicy, OnlineModel
+from onlinecde.models.readout import RULES
 from onlinecde.series import TIME_UNITS
 
 NO_EVENT = -1
@@ -116,9 +117,9 @@ class AlarmScore:
 
 def check_alarms(task: Task) -> None:
     """Refuse a task that has no labels of yes or no, and one whose unit of time no day is known in."""
-    if task.kind == "regression":
+    if RULES[task.kind].numbers:
         raise MetricError(
-            f"'{task.name}' is a regression: which of its alarms are false is not known. Give a task of yes or no."
+            f"'{task.name}' is a {task.kind}: which of its alarms are false is not known. Give a task of yes or no."
         )
     if task.time_unit not in TIME_UNITS:
         raise MetricError(

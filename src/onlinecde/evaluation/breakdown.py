@@ -26,18 +26,19 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class OutputScore:
-    """One output of a regression; None where a metric has no value."""
+    """One output of a regression, or one forecast; None where a metric has no value."""
 
     name: str
     labels: int
     rmse: float | None
     mae: float | None
     r2: float | None
+    crps: float | None = None
 
     @property
     def in_words(self) -> str:
         """Its metrics, in the output's unit."""
-        values = {"RMSE": self.rmse, "MAE": self.mae, "R²": self.r2}
+        values = {"RMSE": self.rmse, "MAE": self.mae, "R²": self.r2, "CRPS": self.crps}
         said = [f"{name} {value:.4g}" for name, value in values.items() if value is not None]
         return f"{', '.join(said) or 'undefined'}; {self.labels} labels"
 
@@ -66,13 +67,14 @@ def by_class(probabilities: Tensor, labels: Tensor, classes: Sequence[str]) -> d
     return {"per_class": table, "confusion": tuple(tuple(row) for row in matrix.tolist())}
 
 
-def by_output(predictions: Tensor, labels: Tensor, names: Sequence[str]) -> tuple[OutputScore, ...]:
-    """`per_output` of an `Evaluation`, from numbers and labels (stream, output)."""
-    asked = questions("regression", predictions, labels)
+def by_output(
+    predictions: Tensor, labels: Tensor, names: Sequence[str], kind: str = "regression"
+) -> tuple[OutputScore, ...]:
+    """`per_output` of an `Evaluation`, from numbers and labels (..., output), or quantiles of forecasts."""
+    asked = questions(kind, predictions, labels)
+    metrics = ("rmse", "mae", "r2", *(("crps",) if kind == "forecast" else ()))
     return tuple(
-        OutputScore(
-            name, len(wanted), *(_value(m, predicted, wanted) for m in ("rmse", "mae", "r2"))
-        )
+        OutputScore(name, len(wanted), *(_value(m, predicted, wanted) for m in metrics))
         for name, (predicted, wanted, _) in zip(names, asked, strict=True)
     )
 

@@ -11,6 +11,7 @@ from onlinecde.data import Task
 from onlinecde.evaluation.bootstrap import Cohort, Estimate, Means, interval
 from onlinecde.evaluation.naive import output_names
 from onlinecde.models import Intervals
+from onlinecde.models.forecasts import QuantileIntervals
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,16 @@ class Coverage:
 
 
 def coverage(
-    intervals: Intervals, task: Task, predicted: Tensor, labels: Tensor, cohort: Cohort
+    intervals: Intervals | QuantileIntervals,
+    task: Task,
+    predicted: Tensor,
+    labels: Tensor,
+    cohort: Cohort,
 ) -> tuple[Coverage, ...]:
-    """Measure the intervals around predicted numbers (stream, ..., output) of a split; labels (stream, ...)."""
+    """Measure the intervals around numbers (stream, ..., output), or of quantiles; labels (stream, ...)."""
     numbers = predicted.double().numpy()
-    wanted = labels.double().numpy().reshape(numbers.shape)
+    bounds = {level: intervals.bounds(numbers, level) for level in intervals.levels}
+    wanted = labels.double().numpy().reshape(bounds[intervals.widest][0].shape)
     names = output_names(task) if task.outputs > 1 else [""]
     found = []
     for output, name in enumerate(names):
@@ -61,7 +67,7 @@ def coverage(
         owners = cohort.owners(known)
         count = np.bincount(owners, minlength=cohort.count)
         for level in intervals.levels:
-            lower, upper = (ends[..., output][known] for ends in intervals.bounds(numbers, level))
+            lower, upper = (ends[..., output][known] for ends in bounds[level])
             label = wanted[..., output][known]
             inside = (label >= lower) & (label <= upper)
             sums = cohort.sums(np.stack([inside, upper - lower], 1).astype(np.float64), owners)

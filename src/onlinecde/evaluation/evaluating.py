@@ -48,6 +48,7 @@ from onlinecde.evaluation.utility import best_threshold, normalised, utility_of
 from onlinecde.models import OnlineModel
 from onlinecde.models.asking import called, check_asking
 from onlinecde.models.base import Asking
+from onlinecde.models.forecasts import QuantileIntervals
 from onlinecde.models.readout import Readout, known_labels
 from onlinecde.models.time_bins import risk_at, usual_horizons
 from onlinecde.version import __version__
@@ -239,6 +240,25 @@ def check_fit(model: OnlineModel | Trees, task: Task) -> None:
             f"task '{task.name}' is {task.kind} with {task.outputs} outputs, the model was made for "
             f"{head.kind} with {model.outputs}: evaluate it on a task of its own kind."
         )
+    if task.forecast is not None and model.schema is not None:
+        own = forecast_pairs(model)
+        if own != task.forecast.pairs:
+            raise ValueError(
+                f"task '{task.name}' forecasts {_pairs(task.forecast.pairs)}, the model {_pairs(own)}: evaluate it on "
+                "its own channels and horizons."
+            )
+
+
+def forecast_pairs(model: OnlineModel) -> list[tuple[str, float]]:
+    """Channel and horizon of each forecast of a model that has names."""
+    forecasts: Any = model.readout.forecasts
+    channels = model.schema.channels if model.schema is not None else ()
+    each = zip(forecasts.channel.tolist(), forecasts.horizon.tolist(), strict=True)
+    return [(str(channels[place]), horizon) for place, horizon in each]
+
+
+def _pairs(pairs: Sequence[tuple[str, float]]) -> str:
+    return ", ".join(f"{channel} at {horizon:g}" for channel, horizon in pairs[:6])
 
 
 def judge(
@@ -292,6 +312,9 @@ def judge(
         held |= by_class(risk, labels, task.classes)
     if task.kind == "regression" and task.outputs > 1:
         held["per_output"] = by_output(risk, labels, output_names(task))
+    if task.forecast is not None:
+        held["per_output"] = by_output(risk, labels, task.classes, task.kind)
+        held["intervals"] = coverage(QuantileIntervals(), task, risk, labels, cohort)
     known = known_labels(task.kind, labels)
     return Evaluation(
         model=name,

@@ -13,6 +13,8 @@ from onlinecde.data import Task
 from onlinecde.data.queries import rising
 from onlinecde.models import OnlineModel
 from onlinecde.models.asking import ask
+from onlinecde.models.forecasts import MIDDLE
+from onlinecde.models.readout import RULES
 from onlinecde.plots.evaluation_curves import KNOWN
 from onlinecde.plots.trajectories import Trajectory
 from onlinecde.series import SeriesBatch
@@ -149,6 +151,8 @@ def _curve(
             not continuous,
         )
     said = head.probabilities(outputs[0].double()).cpu().numpy()
+    if task.forecast is not None:
+        return at.numpy(), said[:, MIDDLE], not continuous
     place = int(label) if task.kind == "multiclass" and label.ndim == 0 and label >= 0 else 0
     return at.numpy(), said[:, place], not continuous
 
@@ -206,7 +210,7 @@ def _title(stream: SeriesBatch, label: Tensor, task: Task, event: float | None) 
 
 
 def _says(task: Task, label: Tensor) -> str:
-    if task.kind == "regression":
+    if RULES[task.kind].numbers:
         return task.classes[0] if task.classes else "prediction"
     if task.kind == "multiclass":
         return "P(true class)" if label.ndim == 0 else f"P({task.classes[0]})"
@@ -220,8 +224,10 @@ def _limits(
 ) -> tuple[float, float]:
     """All that is said fits, and the truth of a regression; a small risk is not drawn on 0 to 1."""
     values = np.concatenate([values for _, values, _ in curves.values()])
-    if task.kind == "regression":
-        values = np.append(values, label.double().numpy())
+    if RULES[task.kind].numbers:
+        # Of several forecasts the first is drawn.
+        truth = label if task.forecast is None else label[..., 0]
+        values = np.append(values, truth.double().numpy())
         low, high = float(np.nanmin(values)), float(np.nanmax(values))
         margin = 0.08 * (high - low) or 1.0
         return low - margin, high + 2 * margin

@@ -14,6 +14,7 @@ from onlinecde.evaluation.bootstrap import Average, Cohort, Means, Ranking, Stat
 from onlinecde.evaluation.predictions import MetricError, as_probabilities
 from onlinecde.evaluation.questions import Question, UndefinedMetric, questions
 from onlinecde.evaluation.time_to_event import Concordance, integrated_brier, surprise
+from onlinecde.models.forecasts import MIDDLE, crps
 from onlinecde.models.readout import Readout
 
 Direction = Literal["max", "min"]
@@ -278,7 +279,7 @@ def _calibration_error(question: Question) -> Statistic:
 def _explained(question: Question) -> Statistic:
     """R²: the share of the labels' variance that is explained."""
     question.check_labels()
-    p, y = question.predicted, question.labels
+    p, y = _point(question.predicted), question.labels
     if (y == y[0]).all():
         raise UndefinedMetric(f"every label is {float(y[0]):g}: there is nothing to explain.")
     # Distances from the mean of all: squares of labels far from 0 would drown what they differ by.
@@ -294,9 +295,14 @@ def _explained(question: Question) -> Statistic:
     return Means(sums, finish)
 
 
+def _point(p: np.ndarray) -> np.ndarray:
+    """A number, or of quantiles (label, level) the middle one."""
+    return p if p.ndim == 1 else p[:, MIDDLE]
+
+
 _TWO = ("binary", "multilabel")
 _CLASSES = ("binary", "multiclass", "multilabel")
-_NUMBERS = ("regression",)
+_NUMBERS = ("regression", "forecast")
 _WAITING = ("time-to-event",)
 
 METRICS: Mapping[str, Metric] = {
@@ -315,8 +321,17 @@ METRICS: Mapping[str, Metric] = {
         Metric("brier", "Brier score", "min", _CLASSES, _mean(_squared)),
         Metric("log_loss", "Log loss", "min", _CLASSES, _mean(_surprise)),
         Metric("ece", "Calibration error", "min", _TWO, _calibration_error, resampled=False),
-        Metric("rmse", "RMSE", "min", _NUMBERS, _mean(_squared, np.sqrt), in_units=True),
-        Metric("mae", "MAE", "min", _NUMBERS, _mean(lambda p, y: np.abs(p - y)), in_units=True),
+        Metric("crps", "CRPS", "min", ("forecast",), _mean(crps), in_units=True),
+        Metric(
+            *("rmse", "RMSE", "min", _NUMBERS),
+            _mean(lambda p, y: (_point(p) - y) ** 2, np.sqrt),
+            in_units=True,
+        ),
+        Metric(
+            *("mae", "MAE", "min", _NUMBERS),
+            _mean(lambda p, y: np.abs(_point(p) - y)),
+            in_units=True,
+        ),
         Metric("r2", "R²", "max", _NUMBERS, _explained),
         Metric("concordance", "Concordance", "max", _WAITING, Concordance),
         Metric("integrated_brier", "Integrated Brier score", "min", _WAITING, integrated_brier),

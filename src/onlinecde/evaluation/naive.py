@@ -11,8 +11,10 @@ from torch import Tensor
 
 from onlinecde.controls.path import rows_at
 from onlinecde.data import Task
+from onlinecde.data.forecasting import last_values
 from onlinecde.evaluation.metrics import METRICS
 from onlinecde.evaluation.questions import UndefinedMetric, questions
+from onlinecde.models.forecasts import LEVELS
 from onlinecde.models.readout import RULES, known_labels
 from onlinecde.models.time_bins import cumulative_risk, taken
 from onlinecde.series.empty_rows import filled_queries
@@ -23,6 +25,7 @@ JUDGED_BY = {
     "multiclass": "log_loss",
     "regression": "rmse",
     "time-to-event": "integrated_brier",
+    "forecast": "rmse",
 }
 
 
@@ -110,11 +113,14 @@ def mean_naive(several: Sequence[Sequence[NaiveScore]]) -> tuple[NaiveScore, ...
 def naive_predictions(task: Task, split: str) -> dict[str, Tensor]:
     """Predictions of a split that need no model, each (..., output) float64, by name.
 
-    For classes the share of each in the training split. For numbers the mean of the training split;
+    For forecasts the last value. For classes the share of each in the training split. For numbers its mean;
     the last value of the channel that predicts them best there, where one does so better than the
     mean; and, with labels along time, the label before. Where a task has no training
     split, shares and means are those of the labels that are judged.
     """
+    if task.kind == "forecast":
+        last = last_values(task, split).double().cpu()
+        return {"last value": last[..., None].expand(*last.shape, len(LEVELS)).flatten(-2)}
     labels = task.split(split)[1].cpu()
     trained = "train" in task.splits and len(task.splits["train"]) > 0
     known = task.split("train")[1].cpu() if trained else labels
@@ -167,7 +173,7 @@ def label_counts(task: Task, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def output_names(task: Task) -> tuple[str, ...]:
     """A name for each output of a task that names them, or their numbers."""
-    if len(task.classes) == task.outputs:
+    if len(task.classes) == task.outputs or task.forecast is not None:
         return task.classes
     return tuple(f"output {number}" for number in range(1, task.outputs + 1))
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from onlinecde.evaluation.bootstrap import Ranking
 from onlinecde.evaluation.predictions import MetricError
+from onlinecde.models.forecasts import by_level
 from onlinecde.models.readout import known_labels
 from onlinecde.models.time_bins import risk_at
 
@@ -117,10 +118,21 @@ def questions(
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Each question's probabilities (n,), its labels (n,), and where these were (bool).
 
+    Of forecasts it has quantiles (n, level).
+
     Multiclass is one question, with probabilities (n, class); so is time to an event, with risks by the end of each
     bin, (n, bin), and labels (n, 2).
     """
     probabilities, labels = probabilities.cpu(), labels.cpu()
+    if task_kind == "forecast":
+        probabilities = by_level(probabilities)
+        if labels.shape != probabilities.shape[:-1]:
+            raise MetricError(
+                f"labels have shape {tuple(labels.shape)}: give one for each forecast."
+            )
+        known = ~labels.isnan()
+        each = zip(probabilities.unbind(-2), labels.unbind(-1), known.unbind(-1), strict=True)
+        return [(f[k], w[k].to(probabilities), k) for f, w, k in each]
     if task_kind in ("multiclass", "time-to-event"):
         known = known_labels(task_kind, labels)
         if known.shape != probabilities.shape[:-1]:

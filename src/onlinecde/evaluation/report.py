@@ -14,6 +14,8 @@ from onlinecde.evaluation.questions import questions
 from onlinecde.evaluation.report_tables import cell
 from onlinecde.evaluation.results import Evaluation
 from onlinecde.files import replace_file
+from onlinecde.models.forecasts import MIDDLE
+from onlinecde.models.readout import RULES
 from onlinecde.plots import evaluation_curves as curves
 from onlinecde.plots.inline_svg import inline_svg
 from onlinecde.plots.trajectories import Trajectory, trajectory_figure
@@ -209,13 +211,14 @@ def _figures(
             "Confusion matrix",
             "Share of each true class, by colour: right in blue, wrong in orange.",
         )
-    if evaluation.kind == "regression" and not evaluation.folds:
-        asked = questions("regression", evaluation.probabilities, evaluation.labels)
+    if RULES[evaluation.kind].numbers and not evaluation.folds:
+        asked = questions(evaluation.kind, evaluation.probabilities, evaluation.labels)
         names = [one.name for one in evaluation.per_output] or [""]
         for name, (said, true, _) in zip(names, asked, strict=True):
             if len(true):
                 label = "Predicted and true numbers" + f" of {name}" * bool(name)
-                add(curves.predicted_figure(true.numpy(), said.numpy()), label, name)
+                point = said if said.ndim == 1 else said[:, MIDDLE]
+                add(curves.predicted_figure(true.numpy(), point.numpy()), label, name)
     if log:
         metric = evaluation.metric
         add(curves.training_figure(log, metric, evaluation.title_of(metric)), "Losses by epoch")

@@ -10,6 +10,7 @@ from onlinecde.evaluation.alarms import AlarmScore
 from onlinecde.evaluation.bootstrap import Difference, Estimate, shown
 from onlinecde.evaluation.metrics import METRICS, metric_title
 from onlinecde.evaluation.results import Evaluation, compare
+from onlinecde.models.readout import RULES
 from onlinecde.plots.evaluation_curves import KNOWN
 
 _MINUS = "\u2212"
@@ -107,7 +108,7 @@ def since_row_table(evaluation: Evaluation, against: Sequence[Evaluation]) -> Re
         return lambda one: cell(of[place].get(one.start, Estimate(None)))
 
     title = f"{evaluation.time_unit.capitalize()} since the last row"
-    metric = "RMSE" if evaluation.kind == "regression" else "Log loss"
+    metric = "RMSE" if RULES[evaluation.kind].numbers else "Log loss"
     return _table(
         [
             (
@@ -179,6 +180,7 @@ def interval_table(evaluation: Evaluation) -> ReportTable:
 
 def output_table(evaluation: Evaluation) -> ReportTable:
     """Each of several numbers in its own unit."""
+    quantiles = any(one.crps is not None for one in evaluation.per_output)
     return _table(
         [
             ("Output", lambda one: one.name),
@@ -186,6 +188,7 @@ def output_table(evaluation: Evaluation) -> ReportTable:
             (METRICS["rmse"].title, lambda one: number(one.rmse)),
             (METRICS["mae"].title, lambda one: number(one.mae)),
             (METRICS["r2"].title, lambda one: number(one.r2)),
+            *([(METRICS["crps"].title, lambda one: number(one.crps))] if quantiles else []),
         ],
         evaluation.per_output,
     )

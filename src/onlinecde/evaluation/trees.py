@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,8 +12,10 @@ from torch import Tensor
 
 from onlinecde.controls import Measurability
 from onlinecde.data import DataError, Task
+from onlinecde.data.forecasting import Forecast, channel_means, forecast_truth, last_values
 from onlinecde.data.task import Kind
 from onlinecde.evaluation.past_features import past_features
+from onlinecde.models.forecasts import LEVELS, MIDDLE
 from onlinecde.models.readout import known_labels
 from onlinecde.models.time_bins import taken
 from onlinecde.series import Schema, SeriesBatch
@@ -24,6 +26,7 @@ MOST, PATIENCE = 3_000, 100
 """Trees at most, and rounds without a better validation loss after which no more are grown"""
 WITHOUT_VALIDATION = 600
 """Trees where no validation label says when to stop"""
+Features = Callable[[SeriesBatch, np.ndarray], np.ndarray]
 _CELLS = 2_000_000
 """(stream, row, channel) of which statistics are computed at once"""
 OBJECTIVES: dict[Kind, tuple[str, str]] = {
@@ -32,6 +35,7 @@ OBJECTIVES: dict[Kind, tuple[str, str]] = {
     "multiclass": ("multiclass", "multi_logloss"),
     "regression": ("regression", "rmse"),
     "time-to-event": ("binary", "binary_logloss"),
+    "forecast": ("regression", "rmse"),
 }
 """Of each kind of task, in LightGBM's words: what is minimised, and what stops it"""
 
@@ -41,7 +45,8 @@ class Trees:
     """Boosted trees, fitted by `fit_trees`; asked as a model is, they answer with probabilities or numbers."""
 
     boosters: tuple[Any, ...]
-    """One for each output; one for all classes; of time to an event one for the hazard of each bin"""
+    """One for each output; one for all classes; of time to an event one for the hazard of each bin; of forecasts one
+    for the change of each from the last value"""
     kind: Kind
     outputs: int
     schema: Schema
@@ -49,6 +54,11 @@ class Trees:
     """Where bins end, of time to an event"""
     labels: int
     """How many they were trained on"""
+    forecast: Forecast | None = None
+    errors: np.ndarray | None = None
+    """(forecast, level): quantiles of their errors on validation, 0 in the middle"""
+    means: np.ndarray | None = None
+    """(forecast,): what stands for a last value where there is none"""
 
     measurability: ClassVar[Measurability] = Measurability.CONTINUOUS
     asking: ClassVar[str] = "hold"
@@ -68,9 +78,15 @@ class Trees:
             asked = asked.expand(len(batch), -1)
         found = np.zeros((*asked.shape, self.outputs))
         series, asked = self._aligned(batch), asked.cpu().double().numpy()
+        last = None if self.forecast is None else self._last(series, asked)
         for streams, features in _in_parts(series, asked):
             if len(features):
-                found[streams][~np.isnan(asked[streams])] = self._answers(features)
+                here = ~np.isnan(asked[streams])
+                answers = self._answers(features)
+                if last is not None:
+                    answers = (last[streams][here] + answers)[..., None] + self.errors
+                    answers = answers.reshape(len(answers), -1)
+                found[streams][here] = answers
         return torch.from_numpy(found)
 
     def predict_split(self, task: Task, split: str) -> Tensor:
@@ -90,6 +106,14 @@ class Trees:
     def _aligned(self, batch: SeriesBatch) -> SeriesBatch:
         return self.schema.align(batch.to("cpu"))[0]
 
+    def _last(self, series: SeriesBatch, asked: np.ndarray) -> np.ndarray:
+        """The last value of each forecast's channel, (stream, query, forecast)."""
+        assert self.forecast is not None
+        assert self.means is not None
+        times = torch.from_numpy(asked).nan_to_num(torch.inf)
+        latest = forecast_truth(series, self.forecast).latest(times).double().numpy()
+        return np.where(np.isnan(latest), self.means, latest)
+
     def _answers(self, features: np.ndarray) -> np.ndarray:
         """(question, feature) -> (question, output)"""
         threads = torch.get_num_threads()
@@ -100,7 +124,9 @@ class Trees:
         return answers if self.kind != "time-to-event" else 1 - np.cumprod(1 - answers, 1)
 
 
-def fit_trees(task: Task, *, seed: int = 0, threads: int | None = None) -> Trees:
+def fit_trees(
+    task: Task, *, seed: int = 0, threads: int | None = None, features: Features = past_features
+) -> Trees:
     """Fit boosted trees on a task's training split, stopped by its validation split.
 
     LightGBM on `past_features` at every label: 15 leaves, a learning rate of 0.02, 30 % of the features a tree. The
@@ -110,6 +136,7 @@ def fit_trees(task: Task, *, seed: int = 0, threads: int | None = None) -> Trees
         task: of any kind, with labels per stream, row or time. Of time to an event, hazards are learned bin by bin.
         seed: of the features that trees are shown.
         threads: default: as many as torch works with.
+        features: what they are told of series at query times, as `past_features`.
 
     Raises:
         ModuleNotFoundError: LightGBM is not installed.
@@ -148,8 +175,10 @@ def fit_trees(task: Task, *, seed: int = 0, threads: int | None = None) -> Trees
     }
     if task.kind == "multiclass":
         settings["num_class"] = task.outputs
-    train = _labelled(task, "train")
-    stopping = _labelled(task, "validation") if len(task.splits.get("validation", ())) else None
+    train = _labelled(task, "train", features)
+    stopping = (
+        _labelled(task, "validation", features) if len(task.splits.get("validation", ())) else None
+    )
     boosters = []
     for output in range(train.labels.shape[1]):
         data = lightgbm.Dataset(**train.of(output), params=settings)
@@ -159,7 +188,23 @@ def fit_trees(task: Task, *, seed: int = 0, threads: int | None = None) -> Trees
             stop = lightgbm.early_stopping(PATIENCE, verbose=False)
             more = {"num_boost_round": MOST, "valid_sets": [held], "callbacks": [stop]}
         boosters.append(lightgbm.train(settings, data, **more))
-    return Trees(tuple(boosters), task.kind, task.outputs, schema, task.edges, len(train.features))
+    kept = (tuple(boosters), task.kind, task.outputs, schema, task.edges, len(train.features))
+    if task.forecast is None:
+        return Trees(*kept)
+    judged = stopping if stopping is not None else train
+    errors = [
+        _error_quantiles(booster.predict(judged.features), judged.labels[:, output])
+        for output, booster in enumerate(boosters)
+    ]
+    return Trees(*kept, task.forecast, np.stack(errors), channel_means(task).numpy())
+
+
+def _error_quantiles(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Quantiles (level,) of errors (label,), of the middle one 0."""
+    errors = (labels - predicted)[~np.isnan(labels)]
+    quantiles = np.quantile(errors, LEVELS) if len(errors) else np.zeros(len(LEVELS))
+    quantiles[MIDDLE] = 0.0
+    return np.concatenate([np.minimum(quantiles[:MIDDLE], 0), np.maximum(quantiles[MIDDLE:], 0)])
 
 
 def _asked(task: Task, split: str) -> Tensor:
@@ -192,9 +237,11 @@ class _Labelled:
         return {"data": self.features[known], "label": self.labels[known, output], "weight": weight}
 
 
-def _labelled(task: Task, split: str) -> _Labelled:
+def _labelled(task: Task, split: str, features: Features) -> _Labelled:
     series, labels = task.split(split)
     labels = labels.cpu()
+    if task.forecast is not None:
+        labels = labels - last_values(task, split).to(labels)
     known = known_labels(task.kind, labels)
     weights = None
     if task.kind == "time-to-event":
@@ -204,19 +251,21 @@ def _labelled(task: Task, split: str) -> _Labelled:
         labels, weights = came, exposed.reshape(len(series), -1, task.outputs).numpy()
     wanted = labels.double().masked_fill(~known, torch.nan)
     wanted = wanted.reshape(
-        len(series), -1, 1 if task.kind == "multiclass" else task.outputs
+        len(series), -1, 1 if task.kind == "multiclass" else task.answers
     ).numpy()
     some = ~np.isnan(wanted).all(2)
     asked = np.where(some, _asked(task, split).cpu().numpy(), np.nan)
-    features = [part for _, part in _in_parts(series.to("cpu"), asked)]
+    parts = [part for _, part in _in_parts(series.to("cpu"), asked, features)]
     return _Labelled(
-        np.concatenate(features), wanted[some], None if weights is None else weights[some]
+        np.concatenate(parts), wanted[some], None if weights is None else weights[some]
     )
 
 
-def _in_parts(series: SeriesBatch, asked: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """`past_features` of a few streams at a time."""
+def _in_parts(
+    series: SeriesBatch, asked: np.ndarray, features: Features = past_features
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Features of a few streams at a time."""
     size = max(1, _CELLS // (series.values.shape[1] * series.values.shape[2]))
     for start in range(0, len(series), size):
         streams = slice(start, start + size)
-        yield streams, past_features(series[streams], asked[streams])
+        yield streams, features(series[streams], asked[streams])

@@ -9,6 +9,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from onlinecde.models.readout import RULES
+from onlinecde.models.readout import watched as numbers_watched
 from onlinecde.series import TIME_UNITS
 
 
@@ -102,13 +104,12 @@ class AlarmPolicy:
             raise AlarmPolicyError(
                 f"horizon is {self.horizon:g}: that is for models of time to an event; leave it out."
             )
-        # Whatever its bins, such a model has one risk within a horizon.
-        outputs = 1 if waiting else outputs
+        outputs = numbers_watched(kind, outputs)
         if self.output >= outputs:
             raise AlarmPolicyError(
                 f"output is {self.output}: the model has no such output; it has {outputs}."
             )
-        if kind != "regression" and not 0 <= self.threshold <= 1:
+        if not RULES[kind].numbers and not 0 <= self.threshold <= 1:
             raise AlarmPolicyError(
                 f"threshold is {self.threshold:g}: give a probability from 0 to 1, or none."
             )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from onlinecde.controls import Encoding, Measurability
 from onlinecde.models.alarm_policy import AlarmPolicy
+from onlinecde.models.forecasts import QuantileIntervals
 from onlinecde.models.intervals import Intervals, IntervalsError
 from onlinecde.models.readout import Readout
 from onlinecde.models.state import State, StateError, as_numbers, real_cells
@@ -147,8 +148,23 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
             StateError: a stream has no row yet, or t lies before its last one.
         """
 
+    def last_values(self, batch: SeriesBatch) -> Tensor | None:
+        """What was last observed of each channel that is forecast, (stream, row, forecast); None of other kinds."""
+        forecasts = getattr(self.readout, "forecasts", None)
+        return None if forecasts is None else forecasts.along(batch.values)
+
+    def last_after(self, last: Tensor | None, x: Tensor) -> Tensor | None:
+        """The same of live streams, (stream, forecast), after a row x (stream, channel), NaN where not observed."""
+        forecasts = None if last is None else self.readout.forecasts
+        return None if last is None or forecasts is None else forecasts.after(last, x)
+
+    def first_last(self, streams: int) -> Tensor | None:
+        """The same of streams of which nothing was observed yet."""
+        forecasts = getattr(self.readout, "forecasts", None)
+        return None if forecasts is None else forecasts.first(streams).to(self.dtype)
+
     def interval(self, outputs: Tensor, level: float | None = None) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends of the intervals around a regression's outputs (..., output), on the CPU.
+        """Lower and upper ends of the intervals around a regression's outputs (..., output), or a forecast's, on CPU.
 
         Args:
             outputs: what the model put out.
@@ -163,14 +179,20 @@ class OnlineModel(nn.Module, ABC, Generic[State]):
         >>> model.interval(torch.tensor([[3.0]]))
         (tensor([[1.]]), tensor([[5.]]))
         """
-        if self.intervals is None:
+        intervals = self.own_intervals
+        if intervals is None:
             raise IntervalsError(
                 "the model has no intervals: they are measured by `fit`, for a regression with enough validation "
                 "subjects."
             )
         numbers = outputs.detach().double().cpu().numpy()
-        lower, upper = (torch.from_numpy(x) for x in self.intervals.bounds(numbers, level))
+        lower, upper = (torch.from_numpy(x) for x in intervals.bounds(numbers, level))
         return lower.to(outputs.dtype), upper.to(outputs.dtype)
+
+    @property
+    def own_intervals(self) -> Intervals | QuantileIntervals | None:
+        """Its `intervals`, or those between the quantiles of its forecasts."""
+        return QuantileIntervals() if getattr(self.readout, "forecasts", None) else self.intervals
 
     def within(self, horizon: float | None = None) -> Self:
         """Of a model of time to an event one of kind "binary", of the same weights: whether it comes within a horizon.

@@ -4,7 +4,8 @@ On every leg the update of z is a sum over the channels that moved, stage by sta
 one too. With a linear readout the parts of z become parts of the output, and nothing is left
 over. With a nonlinear one they are weighted by the readout's mean gradient on the way from knot to
 knot, found by Gauss-Legendre quadrature; ramps and steps of a number count for that number. What
-quadrature leaves over is shared out by the parts' sizes.
+quadrature leaves over is shared out by the parts' sizes. What a tree says changes by the number at which
+its paths part.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from onlinecde.controls import Path
 from onlinecde.models import online
+from onlinecde.models.past import STATISTICS, numbers_of
 from onlinecde.models.readout import is_linear_readout, is_plain_readout
 from onlinecde.solvers import solve_with
 from onlinecde.solvers.runge_kutta import advance, combine, fixed_steps, stages
@@ -81,9 +83,13 @@ def in_eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 def explain_path(
-    model: NeuralCDE, path: Path, z0: Tensor, stamps: Tensor | None = None
+    model: NeuralCDE,
+    path: Path,
+    z0: Tensor,
+    stamps: Tensor | None = None,
+    static: Tensor | None = None,
 ) -> Explanation:
-    """Contributions along a whole path; `stamps` as the model gives them for the batch."""
+    """Contributions along a whole path; `stamps` as the model gives them for the batch, static (stream, feature)."""
     _check(model)
     solver = model.solver
     field = model.vector_field
@@ -91,9 +97,9 @@ def explain_path(
     assert segments.order is not None
     assert segments.active is not None
     zs = solve_with(solver, path, field, z0, outputs="knots").z.transpose(0, 1)[:, segments.order]
-    views = _views(model, path, stamps)
-    start = model.read(z0, None if views is None else views[0])
-    views = None if views is None else views[:, segments.order]
+    views, told = _views(model, path, stamps), _told(model, path, static)
+    start = model.read(z0, *(None if x is None else x[0] for x in (views, told)))
+    views, told = (None if x is None else x[:, segments.order] for x in (views, told))
     added = z0.new_zeros(*path.rows.shape, start.shape[1])
     for pieces in _blocks(segments.active):
         n, knots = segments.active[pieces[0]], slice(pieces[0], pieces[-1] + 2)
@@ -110,7 +116,7 @@ def explain_path(
                 inputs[at : at + 2, :n],
                 weights[at, :n],
                 outputs[at + 1, :n] - outputs[at, :n],
-                None if views is None else views[piece : piece + 2, :n],
+                *(None if x is None else x[piece : piece + 2, :n] for x in (views, told)),
             )
     return Explanation(start, *_fold(model, added))
 
@@ -122,6 +128,16 @@ def _blocks(active: tuple[int, ...]) -> Iterator[range]:
         stop = min(len(active), start + max(1, AT_ONCE // active[start]))
         yield range(start, stop)
         start = stop
+
+
+def _told(model: NeuralCDE, path: Path, static: Tensor | None) -> Tensor | None:
+    """What trees are told at the knots of a path, (knot, stream, number): before and after each row's values."""
+    if model.trees is None:
+        return None
+    row = torch.arange(path.times.shape[1], device=path.times.device).repeat_interleave(2)
+    # Of the first row there is one knot alone, after its values.
+    row, clock = row[:-1].expand(len(path.times), -1), path.times.repeat_interleave(2, 1)[:, 1:]
+    return model.past_along(path, static, row, clock).transpose(0, 1)
 
 
 def _views(model: NeuralCDE, path: Path, stamps: Tensor | None) -> Tensor | None:
@@ -167,17 +183,26 @@ def explain_step(model: NeuralCDE, state: CDEState, after: CDEState) -> StepExpl
             then = torch.where(first[:, None], now, then)
             stamps = torch.stack([then, then, now])
         views = model.seen(xs, model.ages(times, stamps))
-    start = model.read(z, None if views is None else views[0])
+    told = None
+    if after.past is not None:
+        now = online.told_at(model, after, after.time)
+        assert now is not None
+        before = [
+            numbers_of(after.past, clock, model.beside_past(clock, after.static))
+            for clock in (since, after.time)
+        ]
+        told = torch.stack([*(torch.where(first[:, None], now, one) for one in before), now])
+    start = model.read(z, *(None if x is None else x[0] for x in (views, told)))
     added = z.new_zeros(*new.shape, start.shape[1])
     inputs = _features(model, zs, views)
     outputs = _outputs(model, inputs)
     weights = _mean_gradients(model, inputs, outputs)
     for piece in range(2):
         ends = slice(piece, piece + 2)
-        seen = None if views is None else views[ends]
+        seen = (None if x is None else x[ends] for x in (views, told))
         rise = outputs[piece + 1] - outputs[piece]
         added += _contributions(
-            model, segments, piece, zs[piece], inputs[ends], weights[piece], rise, seen
+            model, segments, piece, zs[piece], inputs[ends], weights[piece], rise, *seen
         )
     return StepExplanation(start, *_fold(model, added))
 
@@ -191,12 +216,13 @@ def _contributions(
     weight: Tensor,
     difference: Tensor,
     views: Tensor | None,
+    told: Tensor | None,
 ) -> Tensor:
     """What each channel of the path adds to the outputs on a piece, (stream, path channel, output).
 
     z (stream, hidden) at its start; at both its ends what the readout takes in, (2, stream, number), and what the
     readout sees, (2, stream, ...); weight (stream, output, number): its mean gradient between them; difference
-    (stream, output): what the readout itself makes of them.
+    (stream, output): what the readout's layers make of them. `told` (2, stream, number): what trees are told there.
     """
     moved = segments.moved(piece)
     parts = _parts(model, segments, piece, z)
@@ -217,6 +243,14 @@ def _contributions(
         before, after = steps.by_input(views)
         alone = _by_channel(segments, piece, (after - before)[:, :, None])
         added += steps.share * (alone - added)
+    if (trees := model.trees) is not None and told is not None:
+        number = torch.arange(told.shape[2], device=told.device)
+        own = number < len(STATISTICS) * model.channels
+        channel = torch.where(own, 1 + number % model.channels, 0)
+        if segments.is_time_leg(piece):
+            channel = torch.zeros_like(channel)
+        alone = trees.change(told[0], told[1], channel, segments.channels)
+        added = (added + trees.share * (alone - added)).to(added.dtype)
     return added
 
 
@@ -255,6 +289,8 @@ def _outputs(model: NeuralCDE, features: Tensor) -> Tensor:
 
 
 def _check(model: NeuralCDE) -> None:
+    if getattr(model.readout, "forecasts", None) is not None:
+        raise ValueError("forecasts are not explained: they are changes from the last value.")
     if model.solver.tolerance is not None:
         raise ValueError("attribution follows fixed steps: build the model without rtol and atol.")
 

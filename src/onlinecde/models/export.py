@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -126,8 +126,10 @@ class _Observe(_Step):
         *parts, clock, x = tensors
         model, state = self.model, self.state(tuple(parts))
         if isinstance(model, NeuralCDE):
-            return self.tensors(online.take(model, state, clock, online.scale(model, x)))
-        return self.tensors(_take(model, state, clock, model.encoding.scale_values(x)))
+            after = online.take(model, state, clock, online.scale(model, x))
+        else:
+            after = _take(model, state, clock, model.encoding.scale_values(x))
+        return self.tensors(replace(after, last=model.last_after(state.last, x)))
 
 
 class _Predict(_Step):
@@ -139,8 +141,11 @@ class _Predict(_Step):
         *parts, clock = tensors
         model, state = self.model, self.state(tuple(parts))
         # Of a model that is online at rows alone the last answer stands.
-        cde = isinstance(model, NeuralCDE)
-        outputs = online.answer(model, state, clock) if cde else model.readout(state.h[:, -1])
+        if isinstance(model, NeuralCDE):
+            outputs = online.answer(model, state, clock)
+        else:
+            assert isinstance(model, RecurrentModel)
+            outputs = model.answer(state.h[:, -1], state.last)
         if not self.probabilities:
             return outputs
         return outputs, model.readout.probabilities(outputs)

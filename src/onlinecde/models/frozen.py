@@ -174,7 +174,7 @@ class Packed:
             static = None if state.static is None else state.static[which]
             start = model.begin(torch.from_numpy(plan.new)[which], static)
             before[plan.first] = z[plan.first] = start.numpy()
-        return _after(plan, z, before, state)
+        return _after(plan, z, before, state, _last_after(model, state, x))
 
     def ahead(self, model: NeuralCDE, state: CDEState, t: Any) -> Tensor | None:
         """z at t, a number or (stream,), by the kernels; None as for `observe`."""
@@ -290,20 +290,32 @@ def predict(model: NeuralCDE, fast: Packed | None, state: CDEState, t: Any) -> T
         z = state.z if not np.isnan(state.time.numpy()).any() else None
     elif fast is not None:
         z = fast.ahead(model, state, t)
-    if z is not None and not getattr(model.readout, "sees_path", False):
-        return model.read(z, None)
+    blind = state.past is None and not getattr(model.readout, "sees_path", False)
+    if z is not None and blind:
+        return model.read(z, state.last)
     clock = state.time if t is None else per_stream(t, len(state), model.device)
     if z is not None:
-        return model.read(z, online.seen_at(model, state, clock))
+        seen, told = online.seen_at(model, state, clock), online.told_at(model, state, clock)
+        return model.read(z, seen, told)
     check_question(state.time, clock)
     return online.answer(model, state, clock)
 
 
-def _after(plan: Any, z: np.ndarray, before: np.ndarray, state: CDEState) -> CDEState:
+def _last_after(model: NeuralCDE, state: CDEState, x: Any) -> Tensor | None:
+    """Last values after a row x (stream, channel), where the model forecasts."""
+    if state.last is None:
+        return None
+    return model.last_after(state.last, torch.from_numpy(np.asarray(_cells(x, "x"))))
+
+
+def _after(
+    plan: Any, z: np.ndarray, before: np.ndarray, state: CDEState, last: Tensor | None
+) -> CDEState:
     """The state after the rows that were planned, z and before as the kernels found them."""
-    stamps = None
-    if state.stamps is not None:
-        stamps = online.stamps_before(state, torch.from_numpy(plan.again))
+    stamps = past = None
+    if state.stamps is not None or state.past is not None:
+        again = torch.from_numpy(plan.again)
+        stamps, past = online.stamps_before(state, again), online.past_before(state, again)
     kept = plan.held
     after = CDEState(
         torch.from_numpy(z),
@@ -316,6 +328,8 @@ def _after(plan: Any, z: np.ndarray, before: np.ndarray, state: CDEState) -> CDE
         torch.from_numpy(kept.previous_time),
         state.static,
         stamps,
+        last,
+        past,
     )
     after.with_arrays((z, *kept))
     return after

@@ -12,7 +12,7 @@ from onlinecde import controls
 from onlinecde.controls import Measurability, Path, RectilinearPath
 from onlinecde.controls.fill import last_observed
 from onlinecde.controls.path import query_times, rows_at
-from onlinecde.models import online
+from onlinecde.models import online, past
 from onlinecde.models.base import OnlineModel, arguments, check_asked
 from onlinecde.models.channel_dropout import drop_channels
 from onlinecde.models.explain import (
@@ -22,6 +22,7 @@ from onlinecde.models.explain import (
     explain_step,
     in_eval_mode,
 )
+from onlinecde.models.forest import Forest
 from onlinecde.models.frozen import FrozenCDE, packed, predict
 from onlinecde.models.parts import (
     Part,
@@ -31,7 +32,7 @@ from onlinecde.models.parts import (
     make_solver,
     recorded,
 )
-from onlinecde.models.readout import read, read_rows
+from onlinecde.models.readout import behind, is_plain_readout, read, read_rows
 from onlinecde.models.state import CDEState, StateError
 from onlinecde.series import SeriesBatch
 from onlinecde.series.empty_rows import filled_queries
@@ -231,20 +232,93 @@ class NeuralCDE(OnlineModel[CDEState]):
             clock = path.times.gather(1, row)
         return self.seen(x, self.ages(clock, stamps))
 
-    def read(self, z: Tensor, seen: Tensor | None) -> Tensor:
-        """Outputs of z (..., hidden) with what the readout sees of the path besides."""
-        return read(self.readout, z, seen)
+    @property
+    def trees(self) -> Forest | None:
+        """The trees whose outputs are averaged with the readout's own, where `fit` has grown some."""
+        return getattr(self.readout, "trees", None)
+
+    def plant(self, trees: Forest) -> None:
+        """Average the outputs with those of trees over `past_along`, outside training, from now on.
+
+        Raises:
+            ValueError: the model has no place for trees, or they are of other numbers or outputs.
+        """
+        config = self.config["readout"]
+        if not is_plain_readout(self.readout) or self.control != "rectilinear" or "class" in config:
+            raise ValueError("trees go beside the usual readout, on rectilinear paths.")
+        if trees.outputs != self.outputs:
+            raise ValueError(f"the trees have {trees.outputs} outputs, the model {self.outputs}.")
+        trees.check(self.told)
+        self.readout.trees = trees.to(self.device)
+        for one in (config, self.readout.config):
+            one["trees"] = [trees.trees, trees.nodes, trees.depth]
+
+    def uproot(self) -> None:
+        """Take the trees away."""
+        self.readout.trees = None
+        for one in (self.config["readout"], self.readout.config):
+            one["trees"] = None
+
+    @property
+    def told(self) -> int:
+        """How many numbers trees are told (`past_along`)."""
+        return len(past.STATISTICS) * self.channels + self.static + 1
+
+    def past_along(self, path: Path, static: Tensor | None, row: Tensor, clock: Tensor) -> Tensor:
+        """Running statistics of a path at `clock` (stream, query), of which `row` is the last row: what trees are told.
+
+        (stream, query, number): `past.STATISTICS` of all channels in the model's units, static features, scaled time.
+        """
+        assert isinstance(path, RectilinearPath)
+        values = path.rows[:, :, 1 : 1 + self.channels]
+        observed = path.observed[:, :, : self.channels]
+        also = self.beside_past(clock, static)
+        return past.numbers_along(path.times, values, observed, row, clock, also)
+
+    def beside_past(self, clock: Tensor, static: Tensor | None) -> Tensor:
+        """What trees are told besides statistics at `clock` (stream, ...): static features and scaled time, float32."""
+        time = ((clock - self.encoding.time_shift) / self.encoding.time_scale)[..., None].float()
+        if static is None:
+            return time
+        static = static.float() if clock.ndim == 1 else static[:, None].float()
+        return torch.cat([static.expand(*clock.shape, -1), time], -1)
+
+    def _told_along(
+        self,
+        path: Path,
+        static: Tensor | None,
+        row: Tensor | None = None,
+        clock: Tensor | None = None,
+    ) -> Tensor | None:
+        """`past_along` where there are trees to be told, at all rows by default."""
+        if self.trees is None or self.training:
+            return None
+        if row is None:
+            row = torch.arange(path.times.shape[1], device=path.times.device)
+            row = row.expand(path.times.shape)
+        return self.past_along(path, static, row, path.times if clock is None else clock)
+
+    def read(self, z: Tensor, seen: Tensor | None, past: Tensor | None = None) -> Tensor:
+        """Outputs of z (..., hidden) with what the readout sees of the path besides, and its trees of the past."""
+        return read(self.readout, z, seen, past)
 
     def forward(self, batch: SeriesBatch, at: Any = None, *, final: bool = False) -> Tensor:
         check_asked(at, final)
         batch = self.prepare(batch)
+        last = self.last_values(batch)
         if self.training and self.channel_dropout:
             batch = drop_channels(batch, self.channel_dropout)
         path, stamps = self.path(batch), self.stamps(batch)
         if at is not None:
-            return self._at_times(path, batch.static, stamps, at)
-        ages = self.ages(path.times, stamps)
-        return self.along(path, path.rows, batch.static, ages, lengths=path.lengths, final=final)
+            return self._at_times(path, batch.static, stamps, at, last)
+        ages, row = self.ages(path.times, stamps), None
+        if final:
+            row = path.lengths[:, None] - 1
+        clock = None if row is None else path.times.gather(1, row)
+        told = self._told_along(path, batch.static, row, clock)
+        return self.along(
+            path, path.rows, batch.static, ages, told, lengths=path.lengths, final=final, last=last
+        )
 
     def along(
         self,
@@ -252,9 +326,11 @@ class NeuralCDE(OnlineModel[CDEState]):
         rows: Tensor,
         static: Tensor | None,
         ages: Tensor | None,
+        told: Tensor | None = None,
         *,
         lengths: Tensor | None = None,
         final: bool = False,
+        last: Tensor | None = None,
     ) -> Tensor:
         """Outputs at a path's rows (stream, row, output), or (stream, output) at its last.
 
@@ -263,26 +339,36 @@ class NeuralCDE(OnlineModel[CDEState]):
             rows: X at its rows, (stream, row, path channel).
             static: (stream, feature).
             ages: how long ago each channel was observed, (stream, row, channel), where the readout sees it.
+            told: `past_along` at the rows asked for, where there are trees.
             lengths: (stream,) rows that are real; None: all are read, padding too.
             final: whether the last row alone is asked for.
+            last: (stream, row, forecast) last values, of forecasts.
         """
-        z0, seen = self.begin(rows[:, 0], static), self.seen(rows, ages)
+        z0, seen = self.begin(rows[:, 0], static), behind(self.seen(rows, ages), last)
         asked = "end" if final else "rows"
         z = solve_with(self.solver, path, self.vector_field, z0, outputs=asked).z
         if final:
-            return self.read(z, None if seen is None else seen[:, -1])
-        return read_rows(self.readout, z, seen, lengths)
+            seen, told = (None if x is None else x[:, -1] for x in (seen, told))
+            return self.read(z, seen, told)
+        return read_rows(self.readout, z, seen, lengths, told)
 
     def _at_times(
-        self, path: Path, static: Tensor | None, stamps: Tensor | None, at: Any
+        self,
+        path: Path,
+        static: Tensor | None,
+        stamps: Tensor | None,
+        at: Any,
+        last: Tensor | None,
     ) -> Tensor:
         """Outputs at query times, (stream, query, output)."""
         clock = query_times(at, len(path.rows), path.times.device)
         row = rows_at(path.times, path.lengths, clock, path.streams)
         field, z0 = self.vector_field, self.begin(path.rows[:, 0], static)
         seen = self._seen_at(path, stamps, clock, row)
+        seen = behind(seen, None if last is None else _pick(last, row))
         if isinstance(path, RectilinearPath):
-            return self.read(solve_with(self.solver, path, field, z0, at=clock).z, seen)
+            told = self._told_along(path, static, row, clock)
+            return self.read(solve_with(self.solver, path, field, z0, at=clock).z, seen, told)
         # Between rows the next one is not known yet: what was said after the last row stands.
         return self.read(_pick(solve_with(self.solver, path, field, z0).z, row), seen)
 
@@ -316,7 +402,7 @@ class NeuralCDE(OnlineModel[CDEState]):
         path = self.path(batch)
         with torch.no_grad(), in_eval_mode(self):
             z0 = self.begin(path.rows[:, 0], batch.static)
-            return explain_path(self, path, z0, self.stamps(batch))
+            return explain_path(self, path, z0, self.stamps(batch), batch.static)
 
     def explain_observation(self, state: CDEState, t: Any, x: Any) -> StepExplanation:
         """What observing x at t adds to the outputs of each stream: by time and by each channel.

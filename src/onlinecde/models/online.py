@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from onlinecde.controls.fill import NEVER, count_dtype
+from onlinecde.models.past import nothing_yet, numbers_of, take_row
+from onlinecde.models.readout import behind
 from onlinecde.models.state import (
     CDEState,
     StateError,
@@ -45,7 +48,9 @@ def first_state(model: NeuralCDE, streams: int, static: Tensor | None) -> CDESta
     if getattr(model.readout, "sees_ages", False):
         stamps = never[:, None].expand(-1, model.channels)
     observed = torch.zeros_like(x, dtype=torch.bool)
-    return CDEState(z, z, never, x, counts, observed, x, never, static, stamps)
+    last = model.first_last(streams)
+    past = None if model.trees is None else nothing_yet(streams, model.channels, model.device)
+    return CDEState(z, z, never, x, counts, observed, x, never, static, stamps, last, past)
 
 
 def observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState:
@@ -57,7 +62,7 @@ def observe(model: NeuralCDE, state: CDEState, t: Any, x: Any) -> CDEState:
         _check_complete(model, state, clock, values)
     scaled = scale(model, values)
     check_merge(state, clock, scaled)
-    return take(model, state, clock, scaled)
+    return replace(take(model, state, clock, scaled), last=model.last_after(state.last, values))
 
 
 def scale(model: NeuralCDE, x: Tensor) -> Tensor:
@@ -99,6 +104,7 @@ def take(model: NeuralCDE, state: CDEState, clock: Tensor, scaled: Tensor) -> CD
         previous_time=torch.where(state.time.isnan(), state.time, began),
         static=state.static,
         stamps=stamps_before(state, again),
+        past=past_before(state, again),
     )
 
 
@@ -116,6 +122,27 @@ def stamps_after(state: CDEState) -> Tensor | None:
         return None
     observed = state.observed[:, : state.stamps.shape[1]]
     return torch.where(observed, state.time[:, None], state.stamps)
+
+
+def past_before(state: CDEState, again: Tensor) -> Tensor | None:
+    """Statistics of the rows before the one to come, which (stream,) may be the last again."""
+    if state.past is None:
+        return None
+    return torch.where(again[:, None, None], state.past, _past_after(state, state.past))
+
+
+def _past_after(state: CDEState, past: Tensor) -> Tensor:
+    """Statistics with the last row of a state taken in."""
+    wide = past.shape[1]
+    return take_row(past, state.time, state.values[:, :wide], state.observed[:, :wide])
+
+
+def told_at(model: NeuralCDE, state: CDEState, clock: Tensor) -> Tensor | None:
+    """What trees are told at `clock` (stream,), (stream, number); None without trees."""
+    if state.past is None:
+        return None
+    also = model.beside_past(clock, state.static)
+    return numbers_of(_past_after(state, state.past), clock, also)
 
 
 def row(model: NeuralCDE, clock: Tensor, values: Tensor, counts: Tensor) -> Tensor:
@@ -153,10 +180,10 @@ def _check_complete(model: NeuralCDE, state: CDEState, clock: Tensor, values: Te
 def seen_at(model: NeuralCDE, state: CDEState, clock: Tensor) -> Tensor | None:
     """What the readout sees at `clock` (stream,) if nothing is observed until then; None for nothing."""
     if not getattr(model.readout, "sees_path", False):
-        return None
+        return state.last
     now = clock if model.control == "rectilinear" else state.time
     here = row(model, now, state.values, state.counts)
-    return model.seen(here, model.ages(clock, stamps_after(state)))
+    return behind(model.seen(here, model.ages(clock, stamps_after(state))), state.last)
 
 
 def answer(model: NeuralCDE, state: CDEState, clock: Tensor) -> Tensor:
@@ -168,7 +195,7 @@ def answer(model: NeuralCDE, state: CDEState, clock: Tensor) -> Tensor:
         here = row(model, state.time, state.values, state.counts)
         there = torch.cat([model.encoding.scale_time(clock)[:, None].to(here), here[:, 1:]], 1)
     z = time_leg(model, state.z, state.time, clock, here, there)
-    return model.read(z, seen_at(model, state, clock))
+    return model.read(z, seen_at(model, state, clock), told_at(model, state, clock))
 
 
 def row_legs(

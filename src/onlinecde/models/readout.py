@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
+from onlinecde.models.forecasts import LEVELS, Forecasts, pinball
+from onlinecde.models.forest import Forest
 from onlinecde.models.ramps import Ramps
 from onlinecde.models.steps import Steps
 from onlinecde.models.time_bins import LogOdds, TimeBins, cumulative_risk, time_to_event_loss
 from onlinecde.solvers.fields import has_hooks, is_linear
 
-Kind = Literal["regression", "binary", "multiclass", "multilabel", "time-to-event"]
+Kind = Literal["regression", "binary", "multiclass", "multilabel", "time-to-event", "forecast"]
 
 BLOCK = 16_384
 """Rows that a GPU's readout takes in at once, outside training."""
@@ -30,6 +32,10 @@ class _Rule(NamedTuple):
     """Where there is a label: of the shape of the losses"""
     together: bool = False
     """Whether all outputs answer to one label"""
+    each: int = 1
+    """How many outputs answer to each of several labels"""
+    numbers: bool = False
+    """Whether outputs are numbers in the label's unit, and no log-odds"""
 
 
 def _squared(outputs: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
@@ -49,7 +55,7 @@ def _class_loss(outputs: Tensor, labels: Tensor, weight: Tensor | None) -> Tenso
 
 
 RULES: dict[str, _Rule] = {
-    "regression": _Rule(lambda outputs: outputs, _squared),
+    "regression": _Rule(lambda outputs: outputs, _squared, numbers=True),
     "binary": _Rule(torch.sigmoid, _log_loss),
     "multiclass": _Rule(
         lambda outputs: outputs.softmax(-1), _class_loss, lambda labels: labels >= 0, together=True
@@ -58,8 +64,14 @@ RULES: dict[str, _Rule] = {
     "time-to-event": _Rule(
         cumulative_risk, time_to_event_loss, lambda labels: ~labels[..., 0].isnan(), together=True
     ),
+    "forecast": _Rule(lambda outputs: outputs, pinball, each=len(LEVELS), numbers=True),
 }
 assert set(RULES) == set(get_args(Kind))
+
+
+def watched(kind: str, outputs: int) -> int:
+    """How many numbers alarms may watch: one of time to an event, of forecasts the middle of each, else all outputs."""
+    return 1 if kind == "time-to-event" else outputs // RULES[kind].each
 
 
 def known_labels(kind: str, labels: Tensor) -> Tensor:
@@ -74,9 +86,9 @@ def masked_loss(kind: str, outputs: Tensor, labels: Tensor, weight: Tensor | Non
         kind: what the outputs are.
         outputs: (..., output).
         labels: (...,) for multiclass and for one output, (..., 2) for time-to-event (how long it took, and whether to
-            the event), else (..., output); NaN, or -1 for a class, where there is none.
+            the event), (..., forecast) of forecasts, else (..., output); NaN, or -1 for a class, where there is none.
         weight: the positive weight; (class,) for multiclass, whose mean is then a weighted one; (bin,) for
-            time-to-event, the edges of its bins.
+            time-to-event, the edges of its bins; (forecast,) units of forecasts.
 
     Returns:
         A number; without any label 0, and so are its gradients.
@@ -84,13 +96,16 @@ def masked_loss(kind: str, outputs: Tensor, labels: Tensor, weight: Tensor | Non
     rule, classes = RULES[kind], kind == "multiclass"
     # A sum over many labels is beyond half precision.
     outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-    if not rule.together and labels.ndim == outputs.ndim - 1:
+    if rule.each > 1:
+        outputs = outputs.unflatten(-1, (-1, rule.each))
+    elif not rule.together and labels.ndim == outputs.ndim - 1:
         labels = labels.unsqueeze(-1)
     known = rule.known(labels)
     there = known if known.ndim == labels.ndim else known[..., None]
     labels = torch.where(there, labels, 0).to(labels.dtype if classes else outputs.dtype)
     # What stands where there is no label may be infinite, and 0 times that would be NaN in the gradients.
-    outputs = torch.where(known[..., None] if rule.together else known, outputs, 0.0)
+    several = rule.together or rule.each > 1
+    outputs = torch.where(known[..., None] if several else known, outputs, 0.0)
     each = rule.each_loss(outputs, labels, weight)
     total = torch.where(known, each, 0.0).sum()
     if classes and weight is not None:
@@ -160,7 +175,9 @@ class Readout(nn.Module):
     Linear; a small MLP with layer norm where `width` is given, with `dropout` in training; so many MLPs that share
     their weights, without layer norm, with `members` (see `Members`). Outputs are raw: numbers for regression, logits
     otherwise. `binary` and `multilabel` have one logit for each question, `multiclass` one for each class,
-    `time-to-event` one for each of its `bins` of time ahead (`TimeBins`, which `fit` lays where events are).
+    `time-to-event` one for each of its `bins` of time ahead (`TimeBins`, which `fit` lays where events are). Of
+    `forecast` they are quantiles of each of its `forecasts` (`Forecasts`), around last values that stand behind what is
+    seen; they begin as these.
 
     Args:
         hidden: size of z.
@@ -174,7 +191,9 @@ class Readout(nn.Module):
         ramps: it then also sees how long ago each channel was observed, and each number it sees as so many `Ramps`.
         direct: a linear model of all that it sees stands beside the MLP (`Direct`, put there by `fit`).
         steps: room for so many steps of single numbers it sees, whose log-odds are averaged with its own outside
-            training (`Steps`, put there by `fit`).
+            training (`Steps`; models of versions before trees have them).
+        trees: room for a `Forest` of so many trees, nodes and levels, which `fit` grows; its outputs, from running
+            statistics (`models.past`), are averaged with its own outside training.
 
     Raises:
         ValueError: settings that do not go together.
@@ -194,6 +213,7 @@ class Readout(nn.Module):
         channels: int = 0,
         ramps: int = 0,
         steps: int = 0,
+        trees: Sequence[int] | None = None,
         direct: bool = False,
     ) -> None:
         self.config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
@@ -231,7 +251,13 @@ class Readout(nn.Module):
         self.layers = layers
         self.ramps = Ramps(seen, ramps) if ramps else None
         self.steps = Steps(seen, steps) if steps else None
+        self.trees = Forest(*trees, outputs=outputs) if trees else None
         self.bins = TimeBins(outputs) if kind == "time-to-event" else None
+        self.forecasts = Forecasts(outputs) if kind == "forecast" else None
+        if self.forecasts is not None and not self.own_layers:
+            last = layers[-1] if isinstance(layers, nn.Sequential) else layers
+            for weight in last.parameters():
+                nn.init.zeros_(weight)
 
     @property
     def paces(self) -> tuple[float, float]:
@@ -244,16 +270,27 @@ class Readout(nn.Module):
 
     def features(self, z: Tensor, seen: Tensor | None) -> Tensor:
         """What the layers take in, (..., input): z, what is seen, and its ramps."""
-        if seen is None:
+        if self.forecasts is not None and seen is not None:
+            seen = seen[..., : -len(self.forecasts)]
+        if seen is None or not seen.shape[-1]:
             return z
         return torch.cat([z, seen if self.ramps is None else self.ramps(seen)], -1)
 
-    def forward(self, z: Tensor, seen: Tensor | None = None) -> Tensor:
-        """Outputs (..., output) of z (..., hidden) and what is seen (..., number); in training without steps."""
+    def forward(self, z: Tensor, seen: Tensor | None = None, past: Tensor | None = None) -> Tensor:
+        """Outputs (..., output) of z (..., hidden), what is seen (..., number) and, for trees, numbers of the past.
+
+        In training, of its layers alone.
+        """
         outputs = self.layers(self.features(z, seen))
-        if self.steps is None or seen is None or self.training:
+        if self.forecasts is not None and seen is not None:
+            return self.forecasts(outputs, seen[..., -len(self.forecasts) :])
+        if self.training:
             return outputs
-        return self.steps.beside(outputs, seen)
+        if self.steps is not None and seen is not None:
+            outputs = self.steps.beside(outputs, seen)
+        if self.trees is not None and past is not None:
+            outputs = self.trees.beside(outputs, past)
+        return outputs
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Outputs as probabilities; numbers of a regression as they are."""
@@ -261,9 +298,11 @@ class Readout(nn.Module):
 
     def loss(self, outputs: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
         """Mean loss over the labels that are there, see `masked_loss`."""
-        return masked_loss(
-            self.kind, outputs, labels, weight if self.bins is None else self.bins.edges
-        )
+        if self.bins is not None:
+            weight = self.bins.edges
+        elif self.forecasts is not None:
+            weight = self.forecasts.unit
+        return masked_loss(self.kind, outputs, labels, weight)
 
     def within(self, horizon: float | None = None) -> Readout:
         """Of a readout of time to an event one of kind "binary", with the same weights: log-odds within a horizon."""
@@ -305,34 +344,55 @@ def is_linear_readout(readout: nn.Module) -> bool:
     return is_plain_readout(readout) and is_linear(readout.layers)  # pyright: ignore[reportArgumentType]
 
 
-def read(readout: nn.Module, z: Tensor, seen: Tensor | None) -> Tensor:
-    """Outputs of z (..., hidden) with what the readout sees besides (..., number), or None."""
+def behind(seen: Tensor | None, last: Tensor | None) -> Tensor | None:
+    """Last values (..., forecast) behind what a readout sees (..., number), either of which may be None."""
+    if seen is None or last is None:
+        return last if seen is None else seen
+    return torch.cat([seen, last.to(seen)], -1)
+
+
+def read(readout: nn.Module, z: Tensor, seen: Tensor | None, past: Tensor | None = None) -> Tensor:
+    """Outputs of z (..., hidden) with what the readout sees besides (..., number), or None; its trees, of `past`."""
     if z.is_cuda and not torch.is_grad_enabled():
-        return read_rounded_once(readout, z, seen)
+        return read_rounded_once(readout, z, seen, past)
+    if past is not None:
+        return readout(z, seen, past)
     return readout(z) if seen is None else readout(z, seen)
 
 
-def read_rounded_once(readout: nn.Module, z: Tensor, seen: Tensor | None) -> Tensor:
+def read_rounded_once(
+    readout: nn.Module, z: Tensor, seen: Tensor | None, past: Tensor | None = None
+) -> Tensor:
     """`read` in float64, rounded once: a GPU's products alone would round by the number of rows.
 
     A readout that sees ramps takes in a thousand numbers a row, so rows go through it in blocks.
     """
     tensors = [*readout.named_parameters(), *readout.named_buffers()]
     weights = {name: x.double() for name, x in tensors if x.is_floating_point()}
-    inputs = [z] if seen is None else [z, seen]
-    blocks = zip(*(x.flatten(0, -2).split(BLOCK) for x in inputs), strict=True)
+    inputs = [z, seen, past]
+    while inputs[-1] is None:
+        inputs.pop()
+    lines = [None if x is None else x.double().flatten(0, -2) for x in inputs]
     outputs = [
-        torch.func.functional_call(readout, weights, tuple(x.double() for x in block))
-        for block in blocks
+        torch.func.functional_call(
+            readout, weights, tuple(None if x is None else x[at : at + BLOCK] for x in lines)
+        )
+        for at in range(0, max(1, z[..., 0].numel()), BLOCK)
     ]
     return torch.cat(outputs).to(z.dtype).unflatten(0, z.shape[:-1])
 
 
-def read_rows(readout: nn.Module, z: Tensor, seen: Tensor | None, lengths: Tensor | None) -> Tensor:
+def read_rows(
+    readout: nn.Module,
+    z: Tensor,
+    seen: Tensor | None,
+    lengths: Tensor | None,
+    past: Tensor | None = None,
+) -> Tensor:
     """`read` at all rows (stream, row, ...); in training an MLP is spared the padding, where lengths are given."""
     linear = getattr(readout, "linear", False)
     if lengths is None or not readout.training or linear or torch.compiler.is_compiling():
-        return read(readout, z, seen)
+        return read(readout, z, seen, past)
     row = torch.arange(z.shape[1], device=z.device)
     real = row < lengths[:, None]
     outputs = read(readout, z[real], None if seen is None else seen[real])

@@ -108,6 +108,11 @@ class CDEState(StreamState):
     stamps: Tensor | None = None
     """(stream, channel) float64: when each channel was last observed before the last row, NaN where never;
     for models whose readout asks how long ago that was"""
+    last: Tensor | None = None
+    """(stream, forecast): what was last observed of each channel that is forecast, as it was given"""
+    past: Tensor | None = None
+    """(stream, channel, `past.KEPT`) float64: running statistics of the rows before the last one; for models with
+    trees"""
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:

@@ -106,8 +106,7 @@ class SharedTraining(Training):
         whole = loss
         if self.ahead is not None:
             targets = self.ahead.targets(along(batch, times), labels)
-            more = self.ahead.loss(logits[0], along(own, asked), known, targets)
-            whole = loss + self.settings.horizon_weight * more
+            whole = loss + self.ahead.whole_loss(logits[0], own, asked, known, targets, share)
         (whole * self.processes).backward()  # the mean over processes is taken of it
         told = torch.tensor([0.0, float(evaluations.total)], dtype=torch.float64)
         told = told.to(loss.device)

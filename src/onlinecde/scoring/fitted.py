@@ -14,11 +14,14 @@ from torch import Tensor
 from onlinecde.artifacts import load, read_manifest
 from onlinecde.controls import Measurability
 from onlinecde.data import DataError
+from onlinecde.data.forecasting import forecast_name
 from onlinecde.data.queries import duration
 from onlinecde.evaluation.predictions import as_probabilities
 from onlinecde.models import OnlineModel
+from onlinecde.models.forecasts import LEVELS
 from onlinecde.series import Schema
 from onlinecde.training.journal import model_folder
+from onlinecde.training.task_source import table_of
 
 EARLY = (
     "the model learned one label a stream, asked at its end: in mid-stream it answers as if the stream ended there; "
@@ -71,8 +74,8 @@ class FittedModel:
         manifest, ready = read_manifest(home), load(home).to(device)
         schema, extra = _schema(ready, str(home)), manifest.extra
         source = extra.get("task")
-        own = isinstance(source, dict) and source.get("source") == "table"
-        run = dict(source["arguments"]) if own else {}  # pyright: ignore[reportOptionalSubscript]
+        source = table_of(source) if isinstance(source, dict) else {}
+        run = dict(source["arguments"]) if source.get("source") == "table" else {}
         return cls(
             ready,
             schema,
@@ -97,6 +100,8 @@ class FittedModel:
     @property
     def score_columns(self) -> list[str]:
         """Names of the columns that its answers fill, as `scores` gives them."""
+        if self.kind == "forecast":
+            return [f"{name} q{level:g}" for name in self._forecast_names for level in LEVELS]
         stem = "prediction" if self.kind == "regression" else "probability"
         if self.model.outputs == 1 or self.horizon is not None:
             ends = [""]
@@ -105,6 +110,14 @@ class FittedModel:
             ends = [f"_{name}" for name in (self.classes if named else range(self.model.outputs))]
         stems = [stem, "lower", "upper"] if self._has_intervals else [stem]
         return [f"{one}{end}" for one in stems for end in ends]
+
+    @property
+    def _forecast_names(self) -> tuple[str, ...]:
+        """Channel and horizon of each forecast."""
+        own: Any = self.model.readout.forecasts
+        each = zip(own.channel.tolist(), own.horizon.tolist(), strict=True)
+        pairs = [(self.schema.channels[place], horizon) for place, horizon in each]
+        return tuple(forecast_name(*pair, self.time_unit) for pair in pairs)
 
     @property
     def _has_intervals(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +55,8 @@ class Schema:
     channels: tuple[str, ...]
     static: tuple[StaticColumn, ...] = ()
     time_unit: str | None = None
+    ranges: tuple[tuple[float, float] | None, ...] | None = field(default=None, compare=False)
+    """(channel,): the least and the largest value of the training split; None for one never observed there"""
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -69,10 +71,15 @@ class Schema:
 
         Raw static features have been encoded already: by the encoding that the series has.
         """
+        ranges = (
+            None
+            if training is None
+            else _ranges(series.values[torch.as_tensor(training, device=series.values.device)])
+        )
         if series.static is None:
-            return cls(series.channels, (), time_unit)
+            return cls(series.channels, (), time_unit, ranges)
         if series.raw_static is not None:
-            return cls(series.channels, series.raw_static.encoding, time_unit)
+            return cls(series.channels, series.raw_static.encoding, time_unit, ranges)
         table = series.static.detach().double().cpu().numpy()
         table = table if training is None else table[training]
         given = dict(zip(series.features, table.T, strict=True))
@@ -85,7 +92,7 @@ class Schema:
                 fill = float(given[column.name][known].mean()) if known.any() else 0.0
                 column = replace(column, fill=fill)
             columns.append(column)
-        return cls(series.channels, tuple(columns), time_unit)
+        return cls(series.channels, tuple(columns), time_unit, ranges)
 
     @classmethod
     def of_names(
@@ -275,6 +282,11 @@ class Schema:
             "channels": list(self.channels),
             "static": [column.as_json() for column in self.static],
             "time_unit": self.time_unit,
+            **(
+                {}
+                if self.ranges is None
+                else {"ranges": [one and list(one) for one in self.ranges]}
+            ),
         }
 
     @classmethod
@@ -286,11 +298,30 @@ class Schema:
                 tuple(str(name) for name in told["channels"]),
                 tuple(StaticColumn.from_json(column) for column in told["static"]),
                 None if unit is None else str(unit),
+                _ranges_from(told.get("ranges"), len(told["channels"])),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SeriesError(f"the schema cannot be read ({error!r}).") from error
         feature_names(schema.static)
         return schema
+
+
+def _ranges(values: torch.Tensor) -> tuple[tuple[float, float] | None, ...]:
+    """(channel,): least and largest of values (stream, row, channel), NaN where not observed."""
+    missing = values.isnan()
+    if not values.numel():
+        return (None,) * values.shape[-1]
+    least = values.masked_fill(missing, float("inf")).amin((0, 1)).tolist()
+    most = values.masked_fill(missing, float("-inf")).amax((0, 1)).tolist()
+    return tuple((a, b) if a <= b else None for a, b in zip(least, most, strict=True))
+
+
+def _ranges_from(told: Any, channels: int) -> tuple[tuple[float, float] | None, ...] | None:
+    if told is None:
+        return None
+    if len(told) != channels:
+        raise ValueError(f"{len(told)} ranges for {channels} channels")
+    return tuple(None if one is None else (float(one[0]), float(one[1])) for one in told)
 
 
 def _few(names: Sequence[str]) -> str:

@@ -62,6 +62,7 @@ def create_app(
         api.stream_routes,
         api.alarm_routes,
         api.job_routes,
+        api.lifecycle_routes,
     )
     for routes in routers:
         app.include_router(routes(service))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SMALL = 64 * 1024
 """Limit for bodies that hold no events"""
+QUICK_BYTES = 32 * 1024
+"""Bodies that are parsed in the loop; larger ones hold up nobody"""
 QUICK = 1024
 """Bytes of gzip that are unpacked at once: they hold at most a thousand times as many"""
 MOST_MEMBERS = 64

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,11 +18,15 @@ import numpy as np
 from onlinecde.serving.event_formats import Sent
 from onlinecde.serving.models import Receipt, RefusedEvent
 from onlinecde.serving.problems import Problem
+from onlinecde.serving.request_log import note
 from onlinecde.serving.shares import Shares
 from onlinecde.streaming import Answers, Engine, EventBatch, Receipts, Refusal
 from onlinecde.streaming.events import counts_of
+from onlinecde.streaming.pieces import Progress
+from onlinecde.streaming.pipeline.long_tails import LongWork
 
 if TYPE_CHECKING:
+    from onlinecde.serving.jobs import Job
     from onlinecde.serving.live import Hub
     from onlinecde.serving.metrics import Metrics
 
@@ -38,7 +44,7 @@ _BRIEF = {
 """Messages for those who may not read, in the place of such as quote from the stream's past"""
 MOST_REFUSALS = 100
 """Refusals told one by one in an answer; the rest is counted"""
-SHARED_SECONDS = 0.03
+SHARED_SECONDS = 0.015
 """How long a micro-batch may take where several clients send, so that whoever sends little waits little"""
 ACTIVE_SECONDS = 5.0
 """How long ago a client has sent last that counts as one of several"""
@@ -110,9 +116,14 @@ class _Waiting:
 
     sent: Sent
     client: str
-    answer: asyncio.Future[Committed]
+    answer: asyncio.Future[Any]
+    as_job: Callable[[asyncio.Future[Committed]], Job] | None = None
+    """Makes a job of it, where it is long work; the future will hold the receipt"""
+    heard: Callable[[Progress], None] = lambda progress: None
     taken: int = 0
     """Events in micro-batches so far"""
+    open: int = 0
+    """Micro-batches with some of its events that have not ended"""
     outcomes: list[np.ndarray] = field(default_factory=list)
     refusals: list[tuple[int, Refusal]] = field(default_factory=list)
     earlier: tuple[Receipts, ...] = ()
@@ -130,6 +141,11 @@ class _Part(NamedTuple):
     start: int
     stop: int
 
+    @property
+    def streams(self) -> set[str]:
+        """Names of their streams."""
+        return {name for name in self.batch().streams if isinstance(name, str)}
+
     def batch(self) -> EventBatch:
         """They alone."""
         whole = self.job.sent.batch
@@ -144,6 +160,9 @@ class GroupCommit:
     `enter` gives a future that is done after the commit. The queue is bounded: what does not fit is refused with a
     `Problem` (429) that says when to try again. Each commit is counted in `metrics` and published at `hub`.
 
+    What needs long work (late events that reach far back, many rows of a stream) is set aside and done in pieces
+    (`in_pieces`) beside the micro-batches of others.
+
     Where several clients send, each has its share of the queue and of each micro-batch, which is then small, and large
     requests are taken in parts: one that sends without end holds up no other.
     """
@@ -157,8 +176,11 @@ class GroupCommit:
         batch_events: int,
         metrics: Metrics,
         hub: Hub,
+        in_pieces: Callable[..., Awaitable[Any]],
+        job_seconds: float,
     ) -> None:
         self.engine = engine
+        engine.refuses_long_work = True
         self.queue = queue
         """Events that wait or are being applied, by client"""
         self._executor = executor
@@ -167,6 +189,12 @@ class GroupCommit:
         self._waiting: dict[str, deque[_Waiting]] = {}
         self._active: OrderedDict[str, float] = OrderedDict()
         """When each client has sent last, in that order"""
+        self._in_pieces, self._job_seconds = in_pieces, job_seconds
+        self._long: deque[_Part] = deque()
+        """Of long work: the one that is being done, and those that wait for it"""
+        self._returned: list[_Part] = []
+        """Parts to be tried again before any other"""
+        self._long_task: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -185,8 +213,16 @@ class GroupCommit:
         if self._task is not None:
             await self._task
 
-    def enter(self, sent: Sent, client: str) -> asyncio.Future[Committed]:
-        """Queue these events; the future holds their receipt, after their commit."""
+    def enter(
+        self,
+        sent: Sent,
+        client: str,
+        as_job: Callable[[asyncio.Future[Committed]], Job] | None = None,
+    ) -> asyncio.Future[Any]:
+        """Queue these events; the future holds their receipt, after their commit.
+
+        as_job: makes a job of long work that takes longer than `job_seconds`; the future then holds the job.
+        """
         if self._closing:
             raise Problem(503, "closing", "the server is going down: send again.", retry_after=5)
         events = len(sent.batch)
@@ -195,9 +231,9 @@ class GroupCommit:
             raise Problem(
                 429, "overloaded", "more events wait than the server takes: send again later.", retry_after=wait
             )  # fmt: skip
-        answer: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
+        answer = asyncio.get_running_loop().create_future()
         owner = client if self.queue.fair() else ""
-        self._waiting.setdefault(owner, deque()).append(_Waiting(sent, client, answer))
+        self._waiting.setdefault(owner, deque()).append(_Waiting(sent, client, answer, as_job))
         self._active[owner] = time.monotonic()
         self._active.move_to_end(owner)
         if self.queue.total >= self.queue.most // 2:
@@ -216,9 +252,10 @@ class GroupCommit:
             rest = GATHER - (time.perf_counter() - ended)
             if rest > 0 and self.queue.total < SMALL and not self._closing:
                 await asyncio.sleep(rest)
-            parts = self._take()
+            parts = self._beside_long_work(self._returned + self._take())
+            self._returned = []
             if not parts:
-                if self._closing:
+                if self._closing and not self._long:
                     return
                 self._arrived.clear()
                 continue
@@ -226,6 +263,9 @@ class GroupCommit:
             began = time.perf_counter()
             try:
                 receipts = await loop.run_in_executor(self._executor, self._apply, parts)
+            except LongWork as work:
+                self._returned = self._set_aside(parts, work.streams)
+                continue
             except Exception as error:
                 self._fail(parts, error)
             else:
@@ -233,13 +273,62 @@ class GroupCommit:
                 self._rate += 0.2 * (starts[-1] / max(seconds, 1e-6) - self._rate)
                 self._answer(parts, starts, receipts)
                 self._metrics.committed(len(receipts), seconds)
-                if self._hub.listeners or receipts.alarms:
-                    self._hub.publish("rows", receipts.answers, receipts.alarms)
             ended = time.perf_counter()
-            for part in parts:
-                self.queue.give_back(part.job.client, part.stop - part.start)
-            if self.queue.total < self.queue.most // 2:
-                self._room.set()
+            self._give_back(parts)
+
+    def _give_back(self, parts: list[_Part]) -> None:
+        for part in parts:
+            self.queue.give_back(part.job.client, part.stop - part.start)
+        if self.queue.total < self.queue.most // 2:
+            self._room.set()
+
+    def _beside_long_work(self, parts: list[_Part]) -> list[_Part]:
+        """Without those of streams at which long work goes on: they wait for its end."""
+        if not self._long:
+            return parts
+        busy = set().union(*(part.streams for part in self._long))
+        return self._set_aside(parts, busy)
+
+    def _set_aside(self, parts: list[_Part], busy: set[str]) -> list[_Part]:
+        """Let parts with events of some streams wait in order for long work; the others."""
+        others = []
+        for part in parts:
+            if busy.isdisjoint(names := part.streams):
+                others.append(part)
+                continue
+            busy |= names
+            self._long.append(part)
+            if part.job.as_job is not None:
+                asyncio.get_running_loop().call_later(self._job_seconds, _become_job, part.job)
+        if self._long and self._long_task is None:
+            self._long_task = asyncio.create_task(self._do_long_work())
+        return others
+
+    async def _do_long_work(self) -> None:
+        """The first part that waits, in pieces, between which others have their turn; then the others try again."""
+        part, began = self._long[0], time.perf_counter()
+        try:
+            pieces = self.engine.apply_pieces(part.batch())
+            receipts = await self._in_pieces(pieces, heard=lambda one: part.job.heard(one))
+        except Exception as error:
+            self._fail([part], error)
+        else:
+            self._answer([part], [0, len(receipts)], receipts)
+            self._metrics.committed(len(receipts), time.perf_counter() - began)
+        self._give_back([part])
+        await self.rework()
+        self._returned += list(self._long)[1:]
+        self._long.clear()
+        self._long_task = None
+        self._arrived.set()
+
+    async def rework(self) -> None:
+        """Give rows that late events changed their new answers."""
+        try:
+            pieces = chain(self.engine.rework_pieces(), [True])
+            await self._in_pieces(pieces)
+        except Exception as error:
+            note("rework failed", logging.WARNING, code=getattr(error, "code", "failed"))
 
     def _take(self) -> list[_Part]:
         """The next micro-batch: of each client as much as of the others, those that send least first."""
@@ -267,6 +356,7 @@ class GroupCommit:
                 parts.append(_Part(job, job.taken, stop))
                 share, left = share - (stop - job.taken), left - (stop - job.taken)
                 job.taken = stop
+                job.open += 1
                 if not job.left:
                     jobs.popleft()
             if not jobs:
@@ -281,8 +371,9 @@ class GroupCommit:
         """End the requests of a micro-batch that failed; what of them was not yet in one is dropped."""
         for part in parts:
             job = part.job
+            job.open -= 1
             if not job.answer.done():
-                job.answer.set_exception(_partly(error) if job.earlier else error)
+                job.answer.set_exception(_partly(error) if job.earlier or job.open else error)
             if job.left:
                 self.queue.give_back(job.client, job.left)
                 job.taken = len(job.sent.batch)
@@ -297,16 +388,30 @@ class GroupCommit:
             place = bisect_right(starts, event) - 1
             within = event - starts[place] + parts[place].start
             refused.setdefault(place, []).append((within, receipts.refusals[event]))
+        self._metrics.marked(receipts.implausible)
+        if self._hub.listeners or receipts.alarms:
+            self._hub.publish("rows", receipts.answers, receipts.alarms)
         for place, (job, _, _) in enumerate(parts):
+            job.open -= 1
             if job.answer.done():  # whoever asked has gone; the events are in all the same
                 continue
             job.outcomes.append(receipts.outcomes[starts[place] : starts[place + 1]])
             job.refusals += refused.get(place, [])
-            if job.left:
+            if job.left or job.open:
                 job.earlier += (receipts,)
                 continue
+            job.refusals.sort(key=lambda one: one[0])
             counts = counts_of(np.concatenate(job.outcomes))
             job.answer.set_result(Committed(job.sent, counts, job.refusals, receipts, job.earlier))
+
+
+def _become_job(job: _Waiting) -> None:
+    """Answer a request whose work is long with a job."""
+    if job.as_job is not None and not job.answer.done():
+        answer, job.answer = job.answer, asyncio.get_running_loop().create_future()
+        started, job.as_job = job.as_job(job.answer), None
+        job.heard = started.heard
+        answer.set_result(started)
 
 
 def _partly(error: Exception) -> Problem:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from onlinecde.serving.bodies import read_json
+from onlinecde.serving.bodies import QUICK_BYTES, read_json
 from onlinecde.serving.ingest import Committed
 from onlinecde.serving.models import Alarm as AlarmAnswer
 from onlinecde.serving.models import OutputNames, Prediction
@@ -214,7 +214,10 @@ async def _read(socket: WebSocket, service: Service, client: Client, listener: L
         try:
             if len(body) > limits.body_bytes:
                 raise Problem(413, "body_too_large", f"at most {limits.body_bytes} bytes.")
-            content = read_json(body)
+            if len(body) <= QUICK_BYTES:
+                content = read_json(body)
+            else:
+                content = await asyncio.to_thread(read_json, body)
             asked = isinstance(content, dict)
             if asked and ("subscribe" in content or "unsubscribe" in content):
                 _subscribe(content, client, listener, service)
@@ -229,7 +232,10 @@ async def _read(socket: WebSocket, service: Service, client: Client, listener: L
                     )  # fmt: skip
             if "ingest" not in client.scopes:
                 raise Problem(403, "scope_missing", "this needs a token with the scope 'ingest'.")
-            sent = service.reader.events_of(content)
+            if len(body) <= QUICK_BYTES:
+                sent = service.reader.events_of(content)
+            else:
+                sent = await asyncio.to_thread(service.reader.events_of, content)
             await places.acquire()
             await service.commits.room()
             try:

@@ -22,6 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from onlinecde.serving.sessions import Sessions
 from onlinecde.serving.shares import Shares
 from onlinecde.streaming import Engine, SQLiteStore, Store
+from onlinecde.streaming.shadow import ShadowStatus
 from onlinecde.version import __version__
 
 if TYPE_CHECKING:
@@ -73,6 +74,10 @@ class Metrics:
             registry=self.registry,
             buckets=(1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000),
         )
+        self.implausible = Counter(
+            "onlinecde_implausible_events_total", "Values taken that lie outside of what is plausible.", ("channel",),
+            registry=self.registry,
+        )  # fmt: skip
         self.looks = Counter(
             "onlinecde_looks_total", "Looks at streams between rows.", registry=self.registry
         )
@@ -80,6 +85,9 @@ class Metrics:
         self.dropped = Counter(
             "onlinecde_sockets_dropped_total", "Sockets let go as too slow.", registry=self.registry
         )
+        self.shadow = ShadowStatus("none")
+        """Another model beside the one that serves, as it was known last"""
+        self.registry.register(_Shadow(self))
         self._totals = _Totals(engine, queue)
         self.registry.register(self._totals)
 
@@ -96,6 +104,11 @@ class Metrics:
         self._totals.last_commit = time.time()
         self.applied.observe(seconds)
         self.batch.observe(events)
+
+    def marked(self, implausible: Mapping[str, int]) -> None:
+        """Count implausible values."""
+        for channel, count in implausible.items():
+            self.implausible.labels(channel).inc(count)
 
     def text(self) -> bytes:
         """Everything, as Prometheus wants it; of the engine, what it said when it was asked last."""
@@ -192,3 +205,28 @@ def _store_sizes(store: Store) -> dict[str, tuple[str, float]]:
         "store_wal_bytes": ("The WAL beside it.", sizes[1]),
         "store_free_bytes": ("Left on its disk.", free),
     }
+
+
+class _Shadow:
+    """Another model beside the one that serves; nothing where there is none."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._metrics.shadow
+        if status.model is None:
+            return
+        for name, value, words in (
+            ("streams_built", status.built, "Streams it has seen all rows of."),
+            ("streams_from_cut", status.from_cut, "Streams it begins after their first rows."),
+            ("mean_difference", status.mean_difference, "Mean absolute difference of answers."),
+            ("largest_difference", status.largest_difference, "Largest difference of answers."),
+            ("alarms_disagree", status.alarms_disagree, "Streams at one threshold alone."),
+            ("row_seconds", status.row_seconds, "What a row costs."),
+            ("live_row_seconds", status.live_row_seconds, "What it costs the model that serves."),
+        ):
+            if value is not None:
+                yield GaugeMetricFamily(
+                    f"onlinecde_shadow_{name}", f"Another model: {words}", value=value
+                )

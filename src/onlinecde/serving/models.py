@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -14,6 +15,9 @@ from pydantic import BaseModel, ConfigDict
 
 from onlinecde.models import AlarmPolicy as EnginePolicy
 from onlinecde.models import Intervals
+from onlinecde.models.forecasts import LEVELS, QuantileIntervals
+from onlinecde.models.readout import RULES
+from onlinecde.models.readout import watched as numbers_watched
 from onlinecde.series import TIME_UNITS
 from onlinecde.serving import problems
 from onlinecde.serving.settings import ServeSettings
@@ -22,6 +26,7 @@ from onlinecde.streaming import Answers, Engine, Receipts, StreamInfo
 from onlinecde.streaming import Curve as EngineCurve
 from onlinecde.streaming import HistoryRow as EngineRow
 from onlinecde.streaming import RowExplanation as EngineExplanation
+from onlinecde.streaming.shadow import ShadowStatus
 
 if TYPE_CHECKING:
     from onlinecde.serving.jobs import Job as RunningJob
@@ -72,21 +77,27 @@ class OutputNames:
     """
 
     names: tuple[str, ...] | None
-    """Of the outputs of a regression; None for a classifier"""
+    """Of the outputs of a regression, or of forecasts; None for a classifier"""
     risks: Callable[[np.ndarray], np.ndarray] | None = None
-    """Of time to an event: from the risks by the end of each bin (..., bin) to that within a horizon (..., 1)"""
+    """Of time to an event: from the risks by the end of each bin (..., bin) to that within a horizon (..., 1); of
+    forecasts from quantiles (..., forecast * level) to the middle ones (..., forecast)"""
     watched: bool = True
     """Whether that is the horizon of the risk that is watched"""
-    intervals: Intervals | None = None
-    """Of a regression that has some: its answers have `lower` and `upper` too, of the widest, by name"""
+    intervals: Intervals | QuantileIntervals | None = None
+    """Of a regression that has some, and of forecasts: answers have `lower` and `upper` too, of the widest, by name"""
 
     @classmethod
     def of(
-        cls, kind: str, classes: Sequence[str], outputs: int, intervals: Intervals | None = None
+        cls,
+        kind: str,
+        classes: Sequence[str],
+        outputs: int,
+        intervals: Intervals | QuantileIntervals | None = None,
     ) -> OutputNames:
         """For a model of this kind; outputs without names of their own are "output 1" and so on."""
-        if kind != "regression":
+        if not RULES[kind].numbers:
             return cls(None)
+        outputs = numbers_watched(kind, outputs)
         numbered = tuple(f"output {number}" for number in range(1, outputs + 1))
         names = tuple(classes) if len(classes) == outputs else numbered
         return cls(names, intervals=intervals)
@@ -97,9 +108,9 @@ class OutputNames:
 
     def each(self, numbers: Sequence[float] | None) -> dict[str, Any]:
         """One answer, (output,), under its key."""
-        if numbers is not None and self.risks is not None:
-            numbers = self.risks(np.array(numbers)).tolist()
         if self.names is None:
+            if numbers is not None and self.risks is not None:
+                numbers = self.risks(np.array(numbers)).tolist()
             return {"probabilities": numbers}
         if numbers is None:
             return {"predicted": None}
@@ -107,9 +118,8 @@ class OutputNames:
 
     def column(self, numbers: np.ndarray) -> dict[str, Any]:
         """Answers (stream, output), under their key, as a column."""
-        numbers = self.answered(numbers)
         if self.names is None:
-            return {"probabilities": numbers.tolist()}
+            return {"probabilities": self.answered(numbers).tolist()}
         return {
             key: [dict(zip(self.names, row, strict=True)) for row in ends.tolist()]
             for key, ends in self._ends(numbers).items()
@@ -117,9 +127,8 @@ class OutputNames:
 
     def over_time(self, numbers: np.ndarray, prefix: str = "") -> dict[str, Any]:
         """Answers as time goes, (time, output), under their key."""
-        numbers = self.answered(numbers)
         if self.names is None:
-            return {f"{prefix}probabilities": numbers.tolist()}
+            return {f"{prefix}probabilities": self.answered(numbers).tolist()}
         return {
             f"{prefix}{key}": dict(zip(self.names, ends.T.tolist(), strict=True))
             for key, ends in self._ends(numbers).items()
@@ -127,10 +136,11 @@ class OutputNames:
 
     def _ends(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Predicted numbers (..., output), and the ends of their intervals, by key."""
+        said = self.answered(numbers)
         if self.intervals is None:
-            return {"predicted": numbers}
+            return {"predicted": said}
         lower, upper = self.intervals.bounds(numbers)
-        return {"predicted": numbers, "lower": lower, "upper": upper}
+        return {"predicted": said, "lower": lower, "upper": upper}
 
 
 class Error(_Body):
@@ -161,7 +171,8 @@ class Prediction(_Body):
 
     Here and below, a classifier's answers have `probabilities`, those of a regression `predicted`, by name, and, where
     the model has intervals, `lower` and `upper` (`About.interval_level` says of which level). Of time to
-    an event, `probabilities` has one: that it comes within the horizon asked for.
+    an event, `probabilities` has one: that it comes within the horizon asked for. Forecasts are answered as a
+    regression's numbers are; their quantiles are `outputs`, forecast by forecast (`About.forecasts`), level by level.
     """
 
     stream: str
@@ -344,6 +355,42 @@ class Job(_Body):
         )
 
 
+class Shadow(_Body):
+    """Another model beside the one that serves, and how its answers differ.
+
+    Differences are of the number that alarms watch, after the newest row of each stream compared; `alarms_disagree`
+    counts the streams at or above one model's threshold alone.
+    """
+
+    state: Literal["none", "clearing", "building", "following"]
+    model: str | None
+    folder: str | None
+    streams: int
+    built: int
+    from_cut: int
+    failed: list[str]
+    compared: int
+    mean_difference: float | None
+    largest_difference: float | None
+    alarms_disagree: int
+    row_seconds: float | None
+    live_row_seconds: float | None
+
+    @classmethod
+    def of(cls, status: ShadowStatus) -> dict[str, Any]:
+        """How far it is."""
+        return cls.fill(status, failed=list(status.failed))
+
+
+class ShadowDifference(_Body):
+    """What two models say of a stream after its newest row."""
+
+    stream: str
+    time: float
+    live: list[float]
+    shadow: list[float]
+
+
 class Jobs(_Body):
     """Jobs, newest first."""
 
@@ -428,16 +475,29 @@ class HistoryRow(_Body):
     sequence: int
     received: float
     revised: list[Revised]
+    implausible: list[str] | None = None
+    """Channels whose values lie outside of what is plausible"""
 
     @classmethod
-    def of(cls, row: EngineRow, names: OutputNames) -> dict[str, Any]:
-        """A row of the engine."""
+    def of(
+        cls,
+        row: EngineRow,
+        names: OutputNames,
+        plausible: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    ) -> dict[str, Any]:
+        """A row of the engine; plausible: channel -> least and largest value, NaN for no bound."""
+        wild = [
+            name
+            for name, value in row.events.items()
+            if (span := plausible.get(name)) is not None and (value < span[0] or value > span[1])
+        ]
         return cls.fill(
             row,
             values=row.events,
             superseded=[Superseded.fill(channel=c, value=v) for c, v in row.superseded],
             **names.each(row.probabilities),
             revised=[Revised.fill(one) for one in row.revised],
+            **({"implausible": wild} if wild else {}),
         )
 
 
@@ -528,6 +588,13 @@ class StaticFeature(_Body):
     categories: list[str] | None
 
 
+class ForecastOf(_Body):
+    """One thing that is forecast: a channel, so far ahead."""
+
+    channel: str
+    horizon: float
+
+
 class About(_Body):
     """The model and how it is served."""
 
@@ -547,8 +614,12 @@ class About(_Body):
     """Horizons to choose from; any up to the last of `edges` may be asked for"""
     edges: list[float] | None = None
     """Where the bins of time ahead end, to which outputs belong"""
+    forecasts: list[ForecastOf] | None = None
+    """What is forecast, in the order of `classes`; `outputs` are the quantiles of each, at `levels`"""
+    levels: list[float] | None = None
     interval_level: float | None = None
-    """The share of labels that lie between `lower` and `upper`, measured on validation; a regression with intervals"""
+    """The share of labels that lie between `lower` and `upper`, measured on validation; a regression with intervals, or
+    forecasts"""
     threshold: float | None
     alarm_policy: AlarmPolicy | None
     look_every: float | None
@@ -576,6 +647,12 @@ class About(_Body):
                 "horizons": sorted({*engine.bins.usual_horizons, engine.horizon}),
                 "edges": engine.bins.edges.tolist(),
             }
+        if engine.forecasts is not None:
+            ahead["forecasts"] = ForecastOf.table(
+                channel=[channel for channel, _ in engine.forecasts],
+                horizon=[horizon for _, horizon in engine.forecasts],
+            )
+            ahead["levels"] = list(LEVELS)
         if names.intervals is not None:
             ahead["interval_level"] = names.intervals.widest
         return cls.fill(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,16 +13,20 @@ from typing import Any
 
 from onlinecde.models import AlarmPolicy, AlarmPolicyError
 from onlinecde.serving.problems import ServingError
+from onlinecde.serving.request_log import note
 from onlinecde.serving.settings import ServeSettings
 from onlinecde.streaming import (
     Engine,
     Event,
+    ModelMismatch,
     PostgresStore,
     SQLiteStore,
     Store,
     StoreError,
     StreamingError,
 )
+from onlinecde.streaming.served import ServedModel
+from onlinecde.streaming.shadow import successor
 
 POSTGRES = ("postgresql://", "postgres://")
 
@@ -40,6 +46,17 @@ def default_audit(store: str) -> Path:
         return Path("onlinecde.audit.jsonl")
     file = Path(store)
     return file.with_name(f"{file.name}.audit.jsonl")
+
+
+def read_ranges(file: Path) -> dict[str, tuple[float, float]]:
+    """Plausible values by channel, from a file of JSON: `{"heart_rate": [20, 300]}`."""
+    try:
+        content = json.loads(file.read_text())
+        return {str(name): (float(least), float(most)) for name, (least, most) in content.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ServingError(
+            f'{file} is not a file of plausible values ({error}): write {{"heart_rate": [20, 300]}}.'
+        ) from error
 
 
 def open_engine(
@@ -74,7 +91,18 @@ def open_engine(
     try:
         if policy_changes:
             engine["policy"] = changed_policy(manifest.alarm_policy, policy_changes)
-        opened = Engine(home, opened_store, **engine)
+        try:
+            opened = Engine(home, opened_store, **engine)
+        except ModelMismatch:
+            # One that took over while the model that is given here served.
+            later = None if opened_store is None else successor(opened_store, home)
+            if later is None:
+                raise
+            note("a model that took over is served", logging.WARNING)
+            return open_engine(
+                later, opened_store, settings, time_unit=time_unit, policy_changes=policy_changes,
+                **{name: one for name, one in engine.items() if name != "policy"},
+            )  # fmt: skip
         warm_up(opened)
     except BaseException:
         if opened_store is not None:
@@ -96,7 +124,7 @@ def changed_policy(own: Mapping[str, Any] | None, changes: Mapping[str, Any]) ->
         raise ServingError(f"the alarm policy: {error}") from error
 
 
-def warm_up(engine: Engine) -> None:
+def warm_up(engine: Engine | ServedModel) -> None:
     """Run everything a live stream needs once, on a stream of no one, so that no one waits for compilers."""
     static = [0.0] * engine.model.static if engine.model.static else None
     # Where times of training lie: those far from them, as 0 may be, are refused.

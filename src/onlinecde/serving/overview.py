@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,6 @@ from onlinecde.streaming import (
     Answers,
     Engine,
     Overview,
-    StoreError,
-    StreamInfo,
     StreamingError,
     UnknownStream,
 )
@@ -26,6 +24,8 @@ from onlinecde.streaming.stream_clock import StreamClock
 
 CHUNK = 400
 """Streams asked about in one go: an arriving event waits for one such piece of work, not for all"""
+ASKED = 4_000
+"""Streams asked for each snapshot: with more, half of them those that need attention most, the others in turns"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +42,8 @@ class Snapshot:
     """The newest alarm that is open, by stream"""
     order: np.ndarray
     """(stream,): positions, what needs attention first"""
+    asked: np.ndarray
+    """Positions of the streams that were asked for this snapshot; the others as they were answered last"""
     taken: float
     """Wall clock"""
 
@@ -66,17 +68,22 @@ class Board:
         self,
         engine: Engine,
         do: Callable[[Callable[[], Any]], Awaitable[Any]],
+        in_pieces: Callable[[Iterator[Any]], Awaitable[Any]],
         clock: StreamClock,
         *,
         output: int = 0,
         most_age: float = 1.0,
     ) -> None:
         self.engine, self.clock, self.output = engine, clock, output
-        self._do, self._most_age = do, most_age
+        self._do, self._in_pieces, self._most_age = do, in_pieces, most_age
         self._bad: set[str] = set()
         """Streams that cannot be asked, and of which that was logged"""
         self._last: tuple[float, Snapshot] | None = None
         self._turn = asyncio.Lock()
+        self._turned = 0
+        self._rows, self._times = np.full(0, -1), np.zeros(0)
+        self._outputs = np.zeros((0, engine.outputs))
+        """By number of the stream: how many rows it had, the time and the outputs when it was asked last"""
 
     def forget(self) -> None:
         """Let the next who asks have a new snapshot: something was acknowledged or deleted."""
@@ -90,80 +97,98 @@ class Board:
             return self._last[1]
 
     async def at_now(self, names: set[str] | None) -> Answers:
-        """What the model says now of some streams that have a row, None: of all."""
+        """What the model says now of some streams that have a row; None: of all that the snapshot asked."""
         if names is not None and len(names) <= CHUNK:
-            return await self._do(lambda: self._few(names))
+            return await self._do(lambda: self._ask(sorted(names)))
         snapshot = await self.snapshot()
         streams = snapshot.overview.streams
-        every = Answers(streams, snapshot.now, snapshot.outputs, snapshot.probabilities)
-        return every if names is None else every.of(names)
-
-    def _few(self, names: set[str]) -> Answers:
-        known = [one for one in map(self._info, sorted(names)) if one is not None]
-        now = self.clock.now(
-            [one.last_time for one in known],
-            [one.received for one in known],
-            [np.nan if one.origin is None else one.origin for one in known],
+        asked = snapshot.asked.tolist()
+        if names is not None:
+            asked = [place for place in asked if streams[place] in names]
+        return Answers(
+            tuple(streams[place] for place in asked),
+            snapshot.now[asked],
+            snapshot.outputs[asked],
+            snapshot.probabilities[asked],
         )
-        return self._ask(tuple(one.stream for one in known), now)
-
-    def _info(self, name: str) -> StreamInfo | None:
-        """A stream that has a row; None for one that has none, is gone, or cannot be read."""
-        try:
-            result = self.engine.stream(name)
-        except StoreError:
-            raise
-        except StreamingError as error:
-            self._note_bad(name, error)
-            return None
-        return None if result.last_time is None else result
 
     async def _take(self) -> Snapshot:
-        overview, opened = await self._do(self._look)
-        now = self.clock.now(overview.last_times, overview.received, overview.origins)
-        outputs, probabilities = overview.outputs.copy(), overview.probabilities.copy()
-        for start in range(0, len(overview), CHUNK):
-            names = overview.streams[start : start + CHUNK]
-            part = slice(start, start + len(names))
-            content = await self._do(lambda names=names, part=part: self._ask(names, now[part]))
-            outputs[part], probabilities[part] = content.outputs, content.probabilities
-            now[part] = content.times
+        opened = await self._do(self._opened)
+        overview = await self._in_pieces(self.engine.overview_pieces())
+        now, outputs, probabilities = self._last_known(overview)
+        asked = self._chosen(overview, probabilities, opened)
+        for start in range(0, len(asked), CHUNK):
+            part = asked[start : start + CHUNK]
+            names = [overview.streams[place] for place in part.tolist()]
+            content = await self._do(lambda names=names: self._ask(names))
+            place_of = dict(zip(names, part.tolist(), strict=True))
+            there = [place_of[name] for name in content.streams]
+            # One that cannot be asked has NaN for an answer, and keeps none of the others from theirs.
+            outputs[part], probabilities[part] = np.nan, np.nan
+            outputs[there], probabilities[there] = content.outputs, content.probabilities
+            now[there] = content.times
+        self._remember(overview, asked, now, outputs)
         # Not in the engine's thread, and not in the loop's: no one waits for sorting.
         order = await asyncio.to_thread(self._order, overview, probabilities, opened)
-        return Snapshot(overview, now, probabilities, outputs, opened, order, self.clock.wall())
+        wall = self.clock.wall()
+        return Snapshot(overview, now, probabilities, outputs, opened, order, asked, wall)
+
+    def _last_known(self, overview: Overview) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Time, outputs and probabilities of each stream when it was asked last, or at a newer row of it."""
+        wanted = int(overview.numbers.max(initial=0)) + 1
+        if wanted > len(self._rows):
+            more = 2 * wanted - len(self._rows)
+            self._rows = np.append(self._rows, np.full(more, -1))
+            self._times = np.append(self._times, np.zeros(more))
+            shape = (more, overview.outputs.shape[1])
+            self._outputs = np.concatenate([self._outputs, np.zeros(shape)])
+        numbers = overview.numbers
+        same = self._rows[numbers] == overview.rows
+        now = np.where(same, self._times[numbers], overview.last_times)
+        outputs = np.where(same[:, None], self._outputs[numbers], overview.outputs)
+        return now, outputs, self.engine.probabilities(outputs)
+
+    def _remember(
+        self, overview: Overview, asked: np.ndarray, now: np.ndarray, outputs: np.ndarray
+    ) -> None:
+        numbers = overview.numbers[asked]
+        self._rows[numbers], self._times[numbers] = overview.rows[asked], now[asked]
+        self._outputs[numbers] = outputs[asked]
+
+    def _chosen(
+        self, overview: Overview, probabilities: np.ndarray, opened: dict[str, Alarm]
+    ) -> np.ndarray:
+        """The streams to be asked: all, or those that need attention most and, in turns, the others."""
+        if len(overview) <= ASKED:
+            return np.arange(len(overview))
+        first = self._order(overview, probabilities, opened)[: ASKED // 2]
+        turn = (self._turned + np.arange(ASKED // 2)) % len(overview)
+        self._turned = int(turn[-1]) + 1
+        return np.unique(np.concatenate([first, turn]))
 
     def _order(
         self, overview: Overview, probabilities: np.ndarray, opened: dict[str, Alarm]
     ) -> np.ndarray:
         risk = self.engine.risks(probabilities)[:, self.output] if len(overview) else np.zeros(0)
-        alarmed = np.fromiter(map(opened.__contains__, overview.streams), bool, len(overview))
+        alarmed = np.zeros(len(overview), bool)
+        if opened:
+            alarmed[:] = [name in opened for name in overview.streams]
         return attention(risk, risk - overview.previous, alarmed)
 
-    def _look(self) -> tuple[Overview, dict[str, Alarm]]:
+    def _opened(self) -> dict[str, Alarm]:
+        """The newest open alarm of each stream that has one."""
         opened: dict[str, Alarm] = {}
         for alarm in self.engine.alarms(unacknowledged=True):
             opened.setdefault(alarm.stream, alarm)
-        return self.engine.overview(), opened
+        return opened
 
-    def _ask(self, names: tuple[str, ...], at: np.ndarray) -> Answers:
-        """What the model says of each at its time, or at its newest row where rows have come since.
-
-        One that cannot be asked has NaN for an answer, and keeps none of the others from theirs.
-        """
-        try:
-            result = self.engine.predict_many(names, at, clamp=True)
-            self._bad.difference_update(names)
-            return result
-        except StoreError:
-            raise
-        except StreamingError as error:
-            if len(names) == 1:
-                self._note_bad(names[0], error)
-                nothing = np.full((1, self.engine.outputs), np.nan)
-                return Answers(names, at, nothing, nothing)
-        half = len(names) // 2
-        first, second = self._ask(names[:half], at[:half]), self._ask(names[half:], at[half:])
-        return Answers.joined(first, second)
+    def _ask(self, names: Sequence[str]) -> Answers:
+        """What the model says now of those of some streams that can be asked."""
+        result, unreadable = self.engine.predict_now(names)
+        self._bad.difference_update(result.streams)
+        for name, error in unreadable.items():
+            self._note_bad(name, error)
+        return result
 
     def _note_bad(self, name: str, error: StreamingError) -> None:
         """Log, once, that a stream cannot be asked; one that is gone is no news."""

@@ -98,6 +98,8 @@ class Server:
                 break
             self.retried += 1
             time.sleep(float(answer.headers.get("retry-after", 1)))
+        if answer.status_code == 204:
+            return {}
         if answer.is_success or (answer.status_code == 422 and "counts" in answer.json()):
             return answer.json()
         try:

@@ -49,7 +49,7 @@ def screenshot(url: str, file: Path) -> Path:
         page.goto(url)
         page.wait_for_selector("tr[data-stream]", timeout=20_000)
         page.locator("tr[data-stream] a").first.click()
-        page.wait_for_selector(".moves li", timeout=20_000)
+        page.wait_for_selector(".moves li, .fan-chart .curve", timeout=20_000)
         page.wait_for_selector(".risk-chart .now-dot", timeout=20_000)
         page.wait_for_timeout(300)
         file.parent.mkdir(parents=True, exist_ok=True)

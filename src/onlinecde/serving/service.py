@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from onlinecde.serving.audit_log import SUMMARY_SECONDS, AuditLog
 from onlinecde.serving.event_formats import EventReader, Sent
 from onlinecde.serving.ingest import Committed, GroupCommit
-from onlinecde.serving.jobs import Jobs
+from onlinecde.serving.jobs import Job, Jobs
 from onlinecde.serving.live import Hub
 from onlinecde.serving.metrics import Metrics
 from onlinecde.serving.models import Alarm as AlarmAnswer
 from onlinecde.serving.models import OutputNames
+from onlinecde.serving.opening import warm_up
 from onlinecde.serving.overview import Board
 from onlinecde.serving.problems import Problem
 from onlinecde.serving.readiness import Readiness
@@ -44,7 +46,11 @@ from onlinecde.streaming import (
 )
 from onlinecde.streaming.pieces import Progress
 from onlinecde.streaming.pipeline.validate import is_name
+from onlinecde.streaming.retention import Deleted, Retention
+from onlinecde.streaming.served import served_model
+from onlinecde.streaming.shadow import ShadowStatus
 from onlinecde.streaming.stream_clock import StreamClock
+from onlinecde.training import model_folder
 
 Result = TypeVar("Result")
 
@@ -63,6 +69,13 @@ _TOLD = {
     "origin_fixed": (409, "origin"),
     "by_bad": (422, "by"),
     "horizon_bad": (422, "horizon"),
+    "before_cut": (410, "since"),
+    "model_changed": (409, None),
+    "shadow_exists": (409, None),
+    "shadow_none": (404, None),
+    "shadow_behind": (409, "stream"),
+    "shadow_failed": (409, None),
+    "shadow_unfit": (422, "folder"),
 }
 """Status and field of what an engine cannot take, by its code"""
 
@@ -88,9 +101,10 @@ class Service:
         self.clock = StreamClock(settings.units_per_second, settings.silence, latest=engine.latest)
         engine.stream_clock = self.clock
         names = OutputNames.of(
-            engine.kind, settings.classes, engine.outputs, engine.model.intervals
+            engine.kind, settings.classes, engine.outputs, engine.model.own_intervals
         )
-        self.names = names if engine.bins is None else replace(names, risks=engine.risks)
+        plain = engine.bins is None and engine.forecasts is None
+        self.names = names if plain else replace(names, risks=engine.risks)
         self.hub = Hub(self.names_within)
         self.sessions = Sessions(tokens, seconds=settings.session_seconds)
         self.audit = AuditLog(settings.audit)
@@ -102,6 +116,8 @@ class Service:
         fair = lambda: tokens is not None and len(tokens) > 1  # noqa: E731
         self.bodies = Shares(limits.bodies_bytes, fair=fair)
         """Bytes of bodies being read now"""
+        self.reading = asyncio.Lock()
+        """Whoever turns a large body into events"""
         self.sockets = Shares(limits.sockets, fair=fair)
         queue = Shares(limits.queued_events, fair=fair)
         self.metrics = Metrics(engine, queue, self.sessions)
@@ -112,9 +128,16 @@ class Service:
             batch_events=settings.limits.batch_events,
             metrics=self.metrics,
             hub=self.hub,
+            in_pieces=self.do_in_pieces,
+            job_seconds=settings.limits.job_seconds,
         )
         self.board = Board(
-            engine, self.do, self.clock, output=engine.watched_output, most_age=0.9 * settings.tick
+            engine,
+            self.do,
+            self.do_in_pieces,
+            self.clock,
+            output=engine.watched_output,
+            most_age=0.9 * settings.tick,
         )
         self.webhooks = Webhooks(
             engine, settings.webhooks, self.do, lambda alarm: AlarmAnswer.of(alarm, self.names)
@@ -131,9 +154,14 @@ class Service:
         """Begin to take events and to tick."""
         await self.webhooks.start()
         self.commits.start()
-        every = [self._tick(), self._keep_house(), self._sum_up_audit()]
-        if (seconds := self.settings.looks_every(self.engine.policy)) is not None:
-            every.append(self._look(seconds))
+        every = [
+            self._tick(),
+            self._keep_house(),
+            self._sum_up_audit(),
+            self._look(),
+            self._follow(),
+            self.commits.rework(),
+        ]
         self._tasks = [asyncio.create_task(one) for one in every]
         note("started", model=self.engine.model_hash[:12], streams=len(self.engine))
 
@@ -150,21 +178,32 @@ class Service:
         self.audit.close()
         note("stopped")
 
-    def take(self, sent: Sent, client: Client) -> asyncio.Future[Committed]:
-        """Queue events of a client, if all are of streams that are its business."""
+    def take(self, sent: Sent, client: Client, *, as_job: bool = False) -> asyncio.Future[Any]:
+        """Queue events of a client, if all are of streams that are its business; the future holds what became of them.
+
+        as_job: the future may hold a `Job` instead, where that is long work.
+        """
         if not client.all_streams:
             for stream in sent.batch.streams:
                 client.check_stream(stream)
-        answer = self.commits.enter(sent, client.name)
-        if self.audit.file is not None:
-            answer.add_done_callback(partial(self._audit_events, client.name, REQUEST.get()))
+        audit = partial(self._audit_events, client.name, REQUEST.get())
+
+        def begin_job(answer: asyncio.Future[Committed]) -> Job:
+            async def work(job: Job) -> dict[str, Any]:
+                done = await asyncio.shield(answer)
+                return done.as_json(self.engine.channels, full="read" in client.scopes)
+
+            answer.add_done_callback(audit)
+            return self.jobs.begin("events", client.name, work)
+
+        answer = self.commits.enter(sent, client.name, begin_job if as_job else None)
+        answer.add_done_callback(audit)
         return answer
 
-    def _audit_events(
-        self, who: str, request: str | None, answer: asyncio.Future[Committed]
-    ) -> None:
-        if not answer.cancelled() and answer.exception() is None:
-            done = answer.result()
+    def _audit_events(self, who: str, request: str | None, answer: asyncio.Future[Any]) -> None:
+        if self.audit.file is None or answer.cancelled() or answer.exception() is not None:
+            return
+        if isinstance(done := answer.result(), Committed):
             self.audit.sent(who, request, done.counts, done.receipts.sequence)
 
     async def _sum_up_audit(self) -> None:
@@ -293,12 +332,13 @@ class Service:
             else:
                 self.hub.publish("tick", answers)
 
-    async def _look(self, seconds: float) -> None:
+    async def _look(self) -> None:
         """Raise alarms between rows, in pieces between which events are taken."""
         nothing = Answers.none(self.engine.outputs)
         while True:
-            await asyncio.sleep(seconds)
-            pieces = self.engine.look_pieces()
+            seconds = self.settings.looks_every(self.engine.policy)
+            await asyncio.sleep(1.0 if seconds is None else seconds)
+            pieces = iter(()) if seconds is None else self.engine.look_pieces()
             try:
                 while (done := await self._piece(pieces)) is not None:
                     self.metrics.looks.inc(done.looks)
@@ -314,7 +354,7 @@ class Service:
             return await self.do(lambda: next(pieces, None))
 
     async def _keep_house(self) -> None:
-        keep, idle = self.settings.keep, self.settings.evict_after
+        retention, idle = self.settings.retention, self.settings.evict_after
         while True:
             await asyncio.sleep(self.settings.housekeeping)
             try:
@@ -322,7 +362,72 @@ class Service:
                     gone := await self.do(lambda: self.engine.evict_idle(idle))
                 ):
                     note("evicted", streams=gone)
-                if keep is not None and (gone := await self.do(lambda: self.engine.prune(keep))):
-                    note("pruned", rows=gone)
+                if retention:
+                    await self._delete_old(retention)
             except Exception as error:
                 note("housekeeping failed", logging.WARNING, code=self.problem_of(error).code)
+
+    async def _delete_old(self, retention: Retention) -> None:
+        pieces, result = self.engine.retain_pieces(retention), None
+        while not isinstance(result, Deleted):
+            began = time.perf_counter()
+            async with self._long_work:
+                result = await self.do(lambda: next(pieces))
+            await self._rest(began)
+        if result.streams:
+            self.board.forget()
+        if result != Deleted():
+            note("deleted", streams=result.streams, rows=result.rows, records=result.records)
+
+    async def _rest(self, began: float) -> None:
+        """Leave the engine to others, so that work in the background has a bounded share of it."""
+        share = self.settings.background_share
+        await asyncio.sleep((time.perf_counter() - began) * (1.0 / share - 1.0))
+
+    # Another model beside the one that serves
+
+    async def begin_shadow(self, folder: str) -> ShadowStatus:
+        """Begin to build the model in a folder; it is read beside the service, not in the engine's thread."""
+        try:
+            home = await asyncio.to_thread(model_folder, folder)
+            served = await asyncio.to_thread(served_model, home)
+            await asyncio.to_thread(warm_up, served)
+        except (ValueError, OSError) as error:
+            raise Problem(
+                422, "folder_bad", f"the model cannot be read: {error}", field="folder"
+            ) from error
+        return await self.do(lambda: self.engine.shadow.begin(home, served))
+
+    async def shadow_status(self) -> ShadowStatus:
+        """How far it is, for whoever asks and for the metrics."""
+        self.metrics.shadow = await self.do(self.engine.shadow.status)
+        return self.metrics.shadow
+
+    async def promote_shadow(self) -> ShadowStatus:
+        """Let it take over: it catches up in pieces, then one transaction."""
+        status = await self.shadow_status()
+        if status.state == "building":
+            message = f"it is not built yet: {status.built} of {status.streams} streams are."
+            raise Problem(409, "shadow_building", message, retry_after=5)
+        pieces, result = self.engine.shadow.promote_pieces(), None
+        while not isinstance(result, ShadowStatus):
+            async with self._long_work:
+                result = await self.do(lambda: next(pieces))
+        self.board.output = self.engine.watched_output
+        self.board.forget()
+        note("model changed", model=self.engine.model_hash[:12])
+        return result
+
+    async def _follow(self) -> None:
+        """Build another model and keep it up to date, or delete what is left of one, a piece at a time."""
+        shadow = self.engine.shadow
+        while True:
+            began, more = time.perf_counter(), False
+            try:
+                if shadow.at_work:
+                    async with self._long_work:
+                        more = await self.do(shadow.piece)
+                    await self.shadow_status()
+            except Exception as error:
+                note("shadow failed", logging.WARNING, code=self.problem_of(error).code)
+            await (self._rest(began) if more else asyncio.sleep(0.5))

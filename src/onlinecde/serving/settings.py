@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from onlinecde.series import TIME_UNITS
 from onlinecde.serving.problems import ServingError
+from onlinecde.streaming.retention import Retention
 
 if TYPE_CHECKING:
     from onlinecde.models import AlarmPolicy
@@ -44,6 +45,8 @@ class Limits:
     listed_streams: int = 1_000
     history_rows: int = 5_000
     curve_points: int = 2_000
+    job_seconds: float = 2.0
+    """After so long, events that need long work are answered 202 with a job; their receipt is the job's result"""
     body_seconds: float = 30.0
     """How long a client may take to send a body"""
     header_bytes: int = 32 * 1024
@@ -94,6 +97,14 @@ class ServeSettings:
     page: bool = True
     keep: float | None = None
     """Rows more than this before their stream's newest are deleted; None: all are kept"""
+    keep_days: float | None = None
+    """Rows received, alarms raised and events refused more than so many days ago are deleted; None: all are kept"""
+    forget_ended: float | None = None
+    """Streams whose end was told more than so many days ago are deleted"""
+    forget_idle: float | None = None
+    """Streams that no event has changed for so many days are deleted"""
+    background_share: float = 0.2
+    """Part of the engine's time that deleting, and building another model, may take"""
     evict_after: float | None = 3600.0
     """Seconds after which an idle stream leaves memory; it comes back when it is needed"""
     housekeeping: float = 60.0
@@ -113,6 +124,12 @@ class ServeSettings:
     forwarded_by: str | None = None
     """Addresses of reverse proxies whose X-Forwarded-For and -Proto are believed"""
     limits: Limits = field(default_factory=Limits)
+
+    @property
+    def retention(self) -> Retention:
+        """What is deleted in time."""
+        days = (self.keep_days, self.forget_ended, self.forget_idle)
+        return Retention(self.keep, *(None if one is None else 86_400.0 * one for one in days))
 
     def __post_init__(self) -> None:
         if self.time_unit not in TIME_UNITS:

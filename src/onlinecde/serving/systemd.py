@@ -9,13 +9,16 @@ import time
 from contextlib import suppress
 
 
-def notify(*lines: str) -> None:
-    """Send lines such as READY=1 to the socket that systemd named; nothing where it named none."""
+def notify(*lines: str, wait: float = 1.0) -> None:
+    """Send lines such as READY=1 to the socket that systemd named; nothing where it named none.
+
+    wait: seconds for room in the socket, after which the lines are dropped.
+    """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@"):
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, suppress(OSError):
-        sender.setblocking(False)
+        sender.settimeout(wait)
         sender.sendto("\n".join(lines).encode(), address.replace("@", "\0", 1))
 
 
@@ -33,5 +36,5 @@ async def watchdog() -> None:
     if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return
     while True:
-        notify("WATCHDOG=1")
+        notify("WATCHDOG=1", wait=0.0)
         await asyncio.sleep(seconds)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from onlinecde.models import AlarmPolicy
+from onlinecde.models.forecasts import points
 from onlinecde.streaming.alarms import BETWEEN_ROWS
 from onlinecde.streaming.stream_clock import StreamClock
 
@@ -90,6 +91,7 @@ class ServedPolicy:
             if readout.bins is not None:
                 return readout.bins.risk_within(said, self.policy.horizon).detach().numpy()
             outputs = readout.probabilities(said).detach().numpy()
+            outputs = outputs if readout.forecasts is None else points(outputs)
         return outputs[:, self.policy.output]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -42,9 +42,11 @@ class StreamInfo:
 
 @dataclass(frozen=True, eq=False)
 class Overview:
-    """All streams that have a row, as columns, by name."""
+    """All streams that have a row, as columns."""
 
     streams: tuple[str, ...]
+    numbers: np.ndarray
+    """(stream,) int64: in the order in which they were opened"""
     rows: np.ndarray
     """(stream,) int64"""
     last_times: np.ndarray
@@ -62,6 +64,13 @@ class Overview:
 
     def __len__(self) -> int:
         return len(self.streams)
+
+    def by_name(self) -> Overview:
+        """The same in the order of names."""
+        names = list(self.streams)
+        order = np.array(sorted(range(len(names)), key=names.__getitem__), np.int64)
+        columns = {f.name: getattr(self, f.name)[order] for f in fields(self)[1:]}
+        return replace(self, streams=tuple(names[place] for place in order.tolist()), **columns)
 
 
 def predict_streams(
@@ -121,39 +130,36 @@ def stream_info(state: EngineState, slot: int, resident: bool = True) -> StreamI
     )
 
 
-def overview(state: EngineState) -> Overview:
-    """All streams with rows, in memory or not, by name."""
-    slots = np.fromiter(state.slot_of.values(), np.int64, len(state))
-    slots = slots[np.isfinite(state.last[slots])]
-    names = [state.names[slot] for slot in slots.tolist()]
-    cached = (state.rows, state.last, state.outputs, state.previous, state.received, state.origin)
-    columns = [column[slots] for column in cached]
-    if len(state) < state.totals.streams:
-        here = set(state.number[slots].tolist())
-        opened = {stream.number: stream for stream in state.store.streams()}
-        away = state.store.states([number for number in opened if number not in here])
-        names += [opened[one.stream].name for one in away]
-        outputs = [np.frombuffer(one.outputs, "<f8") for one in away]
-        more = [
-            np.array([one.rows for one in away], np.int64),
-            np.array([one.time for one in away]),
-            np.array(outputs).reshape(len(away), state.model.outputs),
-            np.array([one.previous for one in away], np.float64),
-            np.array([one.received for one in away]),
-            np.array([opened[one.stream].origin for one in away], np.float64),
-        ]
-        columns = [np.concatenate(pair) for pair in zip(columns, more, strict=True)]
-    order = (
-        np.argsort(np.array(names, dtype=object), kind="stable") if names else np.empty(0, np.int64)
-    )
-    rows, last, outputs, previous, received, origins = (column[order] for column in columns)
+def overview(state: EngineState) -> Generator[None, None, Overview]:
+    """All streams with rows, in memory or not, by number; a generator that stops after each piece of work."""
+    state.read_roster()
+    while not state.roster.complete:
+        yield
+        state.read_roster()
+    table, names = state.roster.table.copy(), tuple(state.roster.names.tolist())
     return Overview(
-        tuple(names[n] for n in order.tolist()),
-        rows,
-        last,
-        outputs,
-        state.served.probabilities(outputs),
-        previous,
-        received,
-        origins,
+        names,
+        table["number"],
+        table["rows"],
+        table["last"],
+        table["outputs"],
+        state.served.probabilities(table["outputs"]),
+        table["previous"],
+        table["received"],
+        table["origin"],
     )
+
+
+def predict_now(
+    state: EngineState, streams: Sequence[str]
+) -> tuple[Answers, dict[str, StreamingError]]:
+    """What is said now of those of some streams that have a row, and why others cannot be asked; by name."""
+    clock = state.stream_clock
+    with state.visiting(streams) as unreadable:
+        known = [name for name in streams if name in state.slot_of]
+        slots = np.array([state.slot_of[name] for name in known], np.int64)
+        started = np.isfinite(state.last[slots])
+        slots, known = slots[started], [known[n] for n in np.flatnonzero(started).tolist()]
+        last = state.last[slots]
+        now = last if clock is None else clock.now(last, state.received[slots], state.origin[slots])
+        return predict_streams(state, known, slots, now, True), unreadable

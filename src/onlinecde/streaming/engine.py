@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,7 +17,12 @@ from onlinecde.models import OnlineModel
 from onlinecde.streaming import answers, history, looks, transfer
 from onlinecde.streaming.alarms import Alarm
 from onlinecde.streaming.answers import Overview, StreamInfo
-from onlinecde.streaming.errors import StreamingError, UnknownStream
+from onlinecde.streaming.errors import (
+    StoreCorrupt,
+    StoreDamaged,
+    StreamingError,
+    UnknownStream,
+)
 from onlinecde.streaming.events import (
     Answers,
     Event,
@@ -28,13 +34,16 @@ from onlinecde.streaming.events import (
 from onlinecde.streaming.history import Curve, HistoryRow, RowExplanation
 from onlinecde.streaming.looks import Looked
 from onlinecde.streaming.pieces import Progress, result_of
-from onlinecde.streaming.pipeline.apply import apply_batch
-from onlinecde.streaming.pipeline.validate import is_name, is_text
+from onlinecde.streaming.pipeline.apply import apply_batch, apply_in_pieces
+from onlinecde.streaming.pipeline.long_tails import LongWork, rework
+from onlinecde.streaming.pipeline.validate import is_name, is_text, name_fault
 from onlinecde.streaming.rebuild import rebuild as rebuild_store
 from onlinecde.streaming.rebuild import repair as repair_stream
+from onlinecde.streaming.retention import Deleted, Retention, delete_old
 from onlinecde.streaming.served import served_model
 from onlinecde.streaming.settings import EngineSettings
-from onlinecde.streaming.state import EngineState, lost_name
+from onlinecde.streaming.shadow import Shadow
+from onlinecde.streaming.state import EngineState, Totals, lost_name
 from onlinecde.streaming.stores.base import Store, StreamRecord
 from onlinecde.streaming.stores.memory import MemoryStore
 from onlinecde.streaming.stream_clock import StreamClock
@@ -80,22 +89,43 @@ class Engine:
     ) -> None:
         served = served_model(model, channels)
         self.settings = EngineSettings(**settings)
-        self.model, self.model_hash, self.kind = served.model, served.hash, served.kind
-        self.channels, self.units, self.schema = served.channels, served.units, served.schema
-        self.outputs = served.model.outputs
         self.store = MemoryStore() if store is None else store
         self.clock = clock
+        self.refuses_long_work = False
+        """Whether `apply` raises `LongWork` where it would take more than a piece; for who calls `apply_pieces` then"""
         self._lock = threading.RLock()
         self._state = EngineState(served, self.store, self.settings)
-        self.policy, self.watched_output = self._state.policy, self._state.watched_output
-        self.bins, self.horizon = served.bins, self._state.horizon
-        self.latest = self._state.limits.latest
+        self._describe()
         known = self.store.head().model
         if rebuild and known is not None and known != served.hash:
             rebuild_store(self._state, progress)
         self._state.settle()
         self.stream_clock = stream_clock
         self._state.preload()
+        self.shadow = Shadow(self)
+        """Another model beside this one"""
+        self._state.on_commit = self.shadow.heard
+
+    def _describe(self) -> None:
+        """What is public of the model that serves."""
+        served, state = self._state.served, self._state
+        self.model, self.model_hash, self.kind = served.model, served.hash, served.kind
+        self.channels, self.units, self.schema = served.channels, served.units, served.schema
+        self.outputs, self.bins = served.model.outputs, served.bins
+        self.forecasts = served.forecasts
+        self.policy, self.watched_output = state.policy, state.watched_output
+        self.horizon, self.latest = state.horizon, state.limits.latest
+
+    def _follow(self, new: EngineState) -> None:
+        """Go on with another model, which the store has taken already."""
+        old = self._state
+        old.retired, old.on_commit = True, lambda commit: None
+        new.stream_clock, new.on_commit = old.stream_clock, self.shadow.heard
+        looking = new.policy is not None and new.policy.every is not None
+        new.looked_at = (old.looked_at or self.clock()) if looking and old.stream_clock else None
+        self._state = new
+        self._describe()
+        new.settle()
 
     def apply(self, events: EventBatch | Sequence[Event]) -> Receipts:
         """One micro-batch: validate, order, merge, integrate, commit; then the receipts.
@@ -105,8 +135,49 @@ class Engine:
         took in all the same is then a duplicate.
         """
         batch = events if isinstance(events, EventBatch) else EventBatch.from_events(events)
-        with self._ready() as state:
-            return apply_batch(state, batch, self.clock())
+        try:
+            with self._ready() as state:
+                receipts = apply_batch(state, batch, self.clock())
+        except LongWork:
+            if self.refuses_long_work:
+                raise
+            receipts = result_of(self.apply_pieces(batch))
+        if not self.refuses_long_work:
+            for _ in self.rework_pieces():
+                pass
+        return receipts
+
+    def apply_pieces(
+        self, events: EventBatch | Sequence[Event]
+    ) -> Iterator[Receipts | Progress | None]:
+        """`apply`, piece by piece, with the engine free in between, where late events reach far back or rows are many.
+
+        Answers after earlier rows that late events change are given by `rework_pieces`, afterwards.
+        """
+        batch = events if isinstance(events, EventBatch) else EventBatch.from_events(events)
+        return self._in_pieces(
+            lambda state: apply_in_pieces(state, batch, self.clock), writing=True
+        )
+
+    def rework_pieces(self) -> Iterator[Progress]:
+        """Give rows that late events changed far back their new answers; a killed engine has this to go on with."""
+        while self._state.totals.reworks:
+            with self._ready() as state:
+                number = next(iter(state.totals.reworks), None)
+            if number is None:
+                return
+            pieces = self._in_pieces(
+                lambda state, n=number: rework(state, n, self.clock()), writing=True
+            )
+            yield from (one for one in pieces if one is not None)
+
+    @cached_property
+    def plausible(self) -> dict[str, tuple[float, float]]:
+        """Channel -> least and largest plausible value, NaN for no bound."""
+        spans = self.settings.ranges(self.schema).T.tolist()
+        return {
+            name: (least, most) for name, (least, most) in zip(self.channels, spans, strict=True)
+        }
 
     @property
     def stream_clock(self) -> StreamClock | None:
@@ -176,6 +247,7 @@ class Engine:
                         "origin_fixed",
                     )
                 return info
+            wrong = name_fault(stream) or wrong
             if wrong is not None:
                 raise StreamingError(wrong.message, wrong.code)
             if state.totals.streams >= state.settings.most_streams:
@@ -207,8 +279,11 @@ class Engine:
         With `clamp`, a time before a stream's newest row is taken as the newest row's. Where the model
         has no finite answer, the outputs are NaN.
         """
-        with self._reading() as state:
+        with self._reading() as state, state.visiting(filter(is_name, streams)) as unreadable:
+            for name, error in unreadable.items():
+                raise state.unreadable(name, error)
             slots = np.array([self._slot(state, name) for name in streams], np.int64)
+            state.use(slots, self.clock())
             return answers.predict_streams(state, streams, slots, at, clamp)
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
@@ -229,8 +304,9 @@ class Engine:
     def stream(self, stream: str) -> StreamInfo:
         """What is known of one stream."""
         with self._reading() as state:
-            resident = stream in state.slot_of
-            return answers.stream_info(state, self._slot(state, stream), resident)
+            resident, slot = stream in state.slot_of, self._slot(state, stream)
+            state.use(np.array([slot]), self.clock())
+            return answers.stream_info(state, slot, resident)
 
     def state(self, stream: str) -> bytes:
         """The newest state of a stream as `StateCodec` writes it: what is stored, bit for bit."""
@@ -269,13 +345,23 @@ class Engine:
 
     def __len__(self) -> int:
         """How many streams are known."""
-        with self._reading() as state:
-            return state.totals.streams
+        return self._totals()[0].streams
 
     def overview(self) -> Overview:
-        """All streams that have a row, those not in memory too, and the answer after the newest of each."""
+        """All streams that have a row, those not in memory too, by name, and the answer after the newest of each."""
+        return result_of(self.overview_pieces()).by_name()
+
+    def overview_pieces(self) -> Iterator[Overview | Progress | None]:
+        """`overview` in the order in which streams were opened, piece by piece: None until it is done."""
+        return self._in_pieces(answers.overview)
+
+    def predict_now(self, streams: Sequence[str]) -> tuple[Answers, dict[str, StreamingError]]:
+        """Outputs of many streams at the time it is on each by the stream clock; those without a row are left out.
+
+        Those that cannot be read have an error, by name. It does not count as use, and brings none into memory.
+        """
         with self._reading() as state:
-            return answers.overview(state)
+            return answers.predict_now(state, streams)
 
     def history(
         self,
@@ -286,7 +372,7 @@ class Engine:
         most: int | None = None,
     ) -> list[HistoryRow]:
         """Rows as received with the answers given, in order of time; `most` keeps the newest."""
-        with self._reading() as state:
+        with self._reading() as state, self._naming(stream):
             since, until = history.span(since, until, float("-inf"), float("inf"))
             return history.history(state, self._number(state, stream), since, until, most)
 
@@ -377,8 +463,11 @@ class Engine:
     ) -> list[Alarm[str]]:
         """Alarms raised, newest first."""
         with self._reading() as state:
-            number = None if stream is None else self._number(state, stream)
-            return self._named(self.store.alarms(number, unacknowledged=unacknowledged))
+            if stream is None:
+                return self._named(self.store.alarms(unacknowledged=unacknowledged))
+            with self._naming(stream):
+                number = self._number(state, stream)
+                return self._named(self.store.alarms(number, unacknowledged=unacknowledged))
 
     def acknowledge(self, number: int, by: str) -> Alarm[str]:
         """Mark an alarm as seen; durable. A second time changes nothing."""
@@ -413,23 +502,28 @@ class Engine:
     @property
     def counters(self) -> Mapping[str, int]:
         """Durable totals: received and how that ended, rows, streams, alarms, commits."""
+        totals, sequence = self._totals()
+        ended = {one.name.lower(): totals.outcomes[one.name.lower()] for one in Outcome}
+        return {
+            "received": sum(ended.values()),
+            **ended,
+            "rows": totals.rows,
+            "streams": totals.streams,
+            "alarms": totals.alarms,
+            "commits": sequence,
+        }
+
+    def _totals(self) -> tuple[Totals, int]:
+        """Durable totals and the number of the last commit, without waiting for whoever is at work on the engine."""
+        if self._state.settled:
+            return self._state.totals, self._state.sequence
         with self._reading() as state:
-            totals = state.totals
-            ended = {one.name.lower(): totals.outcomes[one.name.lower()] for one in Outcome}
-            return {
-                "received": sum(ended.values()),
-                **ended,
-                "rows": totals.rows,
-                "streams": totals.streams,
-                "alarms": totals.alarms,
-                "commits": state.sequence,
-            }
+            return state.totals, state.sequence
 
     @property
     def refusals(self) -> Mapping[str, int]:
         """Durable totals of refused events by code."""
-        with self._reading() as state:
-            return dict(state.totals.refused)
+        return dict(self._totals()[0].refused)
 
     @property
     def resident(self) -> int:
@@ -440,12 +534,16 @@ class Engine:
         """Drop streams from memory (their states are in the store); how many were there."""
         with self._ready() as state:
             names = dict.fromkeys(streams)
-            return state.drop([state.slot_of[name] for name in names if name in state.slot_of])
+            gone = state.drop([state.slot_of[name] for name in names if name in state.slot_of])
+            state.shrink()
+            return gone
 
     def evict_idle(self, seconds: float) -> int:
-        """Drop from memory what no event has changed for so long by the wall clock."""
+        """Drop from memory what no event has changed, and nobody read, for so long by the wall clock."""
         with self._ready() as state:
-            return state.drop_idle(self.clock() - seconds)
+            gone = state.drop_idle(self.clock() - seconds)
+            state.shrink()
+            return gone
 
     def prune(self, keep: float) -> int:
         """Delete stored rows more than `keep` (model time) older than their stream's newest; how many.
@@ -455,8 +553,23 @@ class Engine:
         """
         if not keep >= 0:
             raise StreamingError(f"keep is {keep}: give a time of 0 or more.", "setting_bad")
+        return result_of(self.retain_pieces(Retention(keep=keep))).rows
+
+    def retain_pieces(self, retention: Retention) -> Iterator[Deleted | Progress | None]:
+        """Delete what is older than asked for, piece by piece, with the engine free in between.
+
+        While another model is being built beside this one, no rows are deleted that it has not seen.
+        """
+        if self.shadow.status().state == "building":
+            retention = replace(retention, keep=None, received=None)
+        return self._in_pieces(
+            lambda state: delete_old(state, retention, self.clock(), self.forget), writing=True
+        )
+
+    def end_stream(self, stream: str) -> None:
+        """Note that a stream has ended, durably: `Retention.ended` counts from now, unless another event comes."""
         with self._ready() as state:
-            return self.store.prune(max(keep, state.settings.lateness))
+            self.store.end(self._number(state, stream), self.clock())
 
     def repair(self, stream: str) -> None:
         """Integrate a stream's stored rows again: for a state that is damaged (`CodecError`)."""
@@ -477,8 +590,10 @@ class Engine:
                 0.0, lambda done: self.store.forget(number, done.totals.text())
             ) as change:
                 change.totals.streams -= 1
+                change.totals.reworks.pop(number, None)
                 change.then.append(lambda: state.drop(slots))
                 change.then.append(lambda: state.away.take(np.array([number])))
+                change.then.append(lambda: state.roster.take(number))
 
     def close(self) -> None:
         """Close the store."""
@@ -505,12 +620,23 @@ class Engine:
             self._state.settle_to_read()
             yield self._state
 
+    @contextmanager
+    def _naming(self, stream: str) -> Iterator[None]:
+        """Where part of the store's file cannot be read, the error names the stream that it was read for."""
+        try:
+            yield
+        except (StoreCorrupt, StoreDamaged) as error:
+            if repr(stream) in str(error):
+                raise
+            raise StoreDamaged(f"stream {stream!r}: {error}") from error
+
     def _number(self, state: EngineState, stream: str) -> int:
         """The number of a stream in the store, for which its state need not be read."""
         slot = state.slot_of.get(stream, -1) if isinstance(stream, str) else -1
         if slot >= 0:
             return int(state.number[slot])
-        record = self.store.find([stream])[0] if is_text(stream) else None
+        with self._naming(stream):
+            record = self.store.find([stream])[0] if is_text(stream) else None
         if record is None and self.store.names_lost:
             raise lost_name(stream)
         if record is None:
@@ -520,7 +646,8 @@ class Engine:
     def _slot(self, state: EngineState, stream: str) -> int:
         slot = state.slot_of.get(stream, -1) if isinstance(stream, str) else -1
         if slot < 0 and is_name(stream):
-            slot = state.slot(stream)
+            with self._naming(stream):
+                slot = state.slot(stream)
         if slot < 0:
             raise UnknownStream(f"there is no stream {stream!r}.")
         return slot

@@ -26,6 +26,10 @@ class StoreError(StreamingError):
     code = "store_failed"
 
 
+class StoreCorrupt(StoreError):  # noqa: N818
+    """Part of a store's file is not what it should be."""
+
+
 class StoreFull(StoreError):  # noqa: N818
     """There is no room left on the store's disk."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,8 @@ class Outcome(IntEnum):
     """It changed nothing; its `Refusal` says why."""
 
 
+MOST_NOTES = 10
+"""Notes of one stream where several micro-batches are told of as one"""
 OUTCOMES = tuple(outcome.name.lower() for outcome in Outcome)
 """Names of the outcomes, in their order"""
 
@@ -120,6 +124,32 @@ class EventBatch:
             [e.value for e in events],
             ids if any(i is not None for i in ids) else None,
             static=static,
+        )
+
+    def parts(self, most: int) -> list[EventBatch]:
+        """The batch in parts, in order, with at most so many events of a stream in each."""
+        streams = self.streams if self.of is None else [self.streams[one] for one in self.of]
+        counts: dict[Any, int] = {}
+        edges = [0]
+        for place, stream in enumerate(streams):
+            key = stream if isinstance(stream, str) else None
+            counts[key] = counts.get(key, 0) + 1
+            if counts[key] > most:
+                edges.append(place)
+                counts = {key: 1}
+        return [self._between(*span) for span in pairwise([*edges, len(self)])]
+
+    def _between(self, begin: int, end: int) -> EventBatch:
+        refused = self.refused or {}
+        return replace(
+            self,
+            streams=self.streams if self.of is not None else self.streams[begin:end],
+            times=self.times[begin:end],
+            channels=self.channels[begin:end],
+            values=self.values[begin:end],
+            ids=None if self.ids is None else self.ids[begin:end],
+            of=None if self.of is None else self.of[begin:end],
+            refused={at - begin: why for at, why in refused.items() if begin <= at < end} or None,
         )
 
     @classmethod
@@ -279,7 +309,9 @@ class Receipts(Sequence[Receipt]):
     alarms: tuple[Any, ...] = field(default=())
     """Alarms (`onlinecde.streaming.Alarm`) raised by this micro-batch"""
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What is worth saying of the static features of streams it opened, such as an unknown category"""
+    """What is worth saying of streams: an unknown category of a static feature, implausible values"""
+    implausible: Mapping[str, int] = field(default_factory=dict)
+    """How many values that were taken lie outside of what is plausible, by channel"""
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -292,6 +324,34 @@ class Receipts(Sequence[Receipt]):
 
     def __iter__(self) -> Iterator[Receipt]:
         return (self[i] for i in range(len(self)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Receipts]) -> Receipts:
+        """Those of parts of a micro-batch as one; of each stream the newest answer."""
+        starts = np.cumsum([0, *(len(part) for part in parts)]).tolist()
+        answers = parts[0].answers
+        for part in parts[1:]:
+            kept = answers.of(set(answers.streams) - set(part.answers.streams))
+            answers = Answers.joined(kept, part.answers)
+        notes: dict[str, list[str]] = {}
+        implausible: Counter[str] = Counter()
+        for part in parts:
+            implausible.update(part.implausible)
+            for name, some in part.notes.items():
+                notes.setdefault(name, []).extend(some)
+        return cls(
+            np.concatenate([part.outcomes for part in parts]),
+            {
+                start + event: why
+                for start, part in zip(starts, parts, strict=False)
+                for event, why in part.refusals.items()
+            },
+            parts[-1].sequence,
+            answers,
+            tuple(alarm for part in parts for alarm in part.alarms),
+            {name: tuple(some[:MOST_NOTES]) for name, some in notes.items()},
+            dict(implausible),
+        )
 
     @property
     def counts(self) -> dict[str, int]:

@@ -112,6 +112,8 @@ def history(
     """Rows of the stream of this number as received, and the answers given after them."""
     store = state.store
     records = store.rows(number, since, until, newest=most)
+    if not records:
+        _check_kept(state, number, until)
     received = store.received(sorted({record.sequence for record in records}))
     revised: dict[float, list[RevisedAnswer]] = {}
     for one in store.revised(number):
@@ -134,6 +136,17 @@ def history(
     return rows
 
 
+def _check_kept(state: EngineState, number: int, until: float) -> None:
+    """Refuse a span that retention has left nothing of."""
+    first = state.store.first_row(number)
+    cut = None if first is None else first.before
+    if cut is not None and -np.inf < cut and until <= cut:
+        raise StreamingError(
+            f"the rows up to {cut!r} were deleted by retention: ask for what comes after.",
+            "before_cut",
+        )
+
+
 def _numbers(outputs: bytes) -> tuple[float, ...]:
     return tuple(np.frombuffer(outputs, "<f8").tolist())
 
@@ -148,6 +161,8 @@ def curve(
     past = past_of(state, slot, since, until)
     times = past.times
     started = times[np.isfinite(times)]
+    if not len(started) or until < started[0]:
+        _check_kept(state, int(state.number[slot]), until)
     grid = np.linspace(max(since, float(started[0])), until, points)
     rows = np.flatnonzero(times >= grid[0])
     rows = rows[rows > 0]
@@ -187,6 +202,8 @@ def explain(
             f"fixed steps, not for this {type(model).__name__}.",
             "not_explainable",
         )
+    if state.served.forecasts is not None:
+        raise StreamingError("forecasts are not explained.", "not_explainable")
     newest = state.store.rows(int(state.number[slot]), newest=last)
     if not newest:
         return []

@@ -72,6 +72,7 @@ def repair(state: EngineState, stream: StreamRecord) -> None:
     with state.transaction(states[0].received) as change:
         commit = _commit(state, [stream], known, change.commit.sequence, "", same)
         commit.cuts = [(stream.number, float("-inf"))]
+        change.totals.reworks.pop(stream.number, None)
         change.commit = commit
     state.reread()
 
@@ -99,6 +100,7 @@ def _commits(
     totals = Totals.read(head.totals)
     totals.channels = state.served.channels
     totals.features = state.served.schema.features
+    totals.reworks.clear()
     streams, sequence = store.streams(), head.sequence
     for start in range(0, len(streams), TOGETHER):
         progress(start, len(streams))

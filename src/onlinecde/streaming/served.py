@@ -19,6 +19,7 @@ from onlinecde.controls import Measurability
 from onlinecde.models import NeuralCDE, OnlineModel, StreamState
 from onlinecde.models.base import MOVED
 from onlinecde.models.flat_settings import PLACES, flat_of
+from onlinecde.models.forecasts import points
 from onlinecde.models.time_bins import TimeBins, risk_at
 from onlinecde.series import Schema, SeriesError
 from onlinecde.streaming.errors import StreamingError
@@ -26,7 +27,11 @@ from onlinecde.streaming.events import Refusal
 from onlinecde.streaming.pipeline.integrate import Live
 from onlinecde.streaming.pipeline.validate import numbers_of
 
-USUAL: dict[tuple[str, str], Any] = {("field", "final"): "tanh", ("readout", "layers"): None}
+USUAL: dict[tuple[str, str], Any] = {
+    ("field", "final"): "tanh",
+    ("readout", "layers"): None,
+    ("readout", "trees"): None,
+}
 """Settings that 0.1 did not have, as they were there"""
 
 
@@ -61,6 +66,15 @@ class ServedModel:
         """Of a model of time to an event, its bins."""
         return getattr(getattr(self.model, "readout", None), "bins", None)
 
+    @property
+    def forecasts(self) -> tuple[tuple[str, float], ...] | None:
+        """Channel and horizon of each forecast, of a model that forecasts."""
+        own = getattr(getattr(self.model, "readout", None), "forecasts", None)
+        if own is None:
+            return None
+        each = zip(own.channel.tolist(), own.horizon.tolist(), strict=True)
+        return tuple((self.channels[place], horizon) for place, horizon in each)
+
     def horizon(self, given: float | None = None) -> float | None:
         """A horizon that the model answers for, default: its first; None for a model without horizons."""
         if self.bins is None:
@@ -76,7 +90,11 @@ class ServedModel:
             raise StreamingError(str(error), "horizon_bad") from error
 
     def risks(self, probabilities: np.ndarray, horizon: float | None = None) -> np.ndarray:
-        """P(event within the horizon), (..., 1), of risks by the end of each bin; others' probabilities as they are."""
+        """What is watched: P(event within the horizon), (..., 1), of risks by the end of each bin; the middle of each
+        forecast, (..., forecast), of quantiles; others' probabilities as they are.
+        """
+        if self.forecasts is not None:
+            return points(probabilities)
         if self.bins is None:
             return probabilities
         asked = torch.tensor([self.horizon(horizon)], dtype=torch.float64)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from onlinecde.models import AlarmPolicy, AlarmPolicyError
+from onlinecde.models.readout import watched
+from onlinecde.series import Schema
 from onlinecde.streaming.errors import StreamingError
 
 
@@ -23,6 +28,10 @@ class EngineSettings:
     recent: how many states a stream keeps in memory, so that late events are cheap.
     checkpoint_rows: a state is kept in the store for good every so many rows of a stream.
     resident: how many streams are kept in memory; those idle longest go first, and come back when needed.
+    piece_rows: rows of a stream that one micro-batch takes or integrates again at once; more are done in pieces, with
+        the engine free in between.
+    plausible: channel -> least and largest plausible value; default: what the training split had (`Schema.ranges`).
+    implausible: "mark" takes other values and says so in the receipts; "refuse" refuses them.
     most_streams: events that would open more streams than this are refused.
     """
 
@@ -36,10 +45,17 @@ class EngineSettings:
     recent: int = 8
     checkpoint_rows: int = 32
     resident: int = 100_000
+    piece_rows: int = 512
     most_streams: int = 1_000_000
+    plausible: Mapping[str, tuple[float, float]] | None = None
+    implausible: str = "mark"
 
     def __post_init__(self) -> None:
-        for name in ("recent", "checkpoint_rows", "resident", "most_streams"):
+        if self.implausible not in ("mark", "refuse"):
+            raise StreamingError(
+                f"implausible is {self.implausible!r}: give mark or refuse.", "setting_bad"
+            )
+        for name in ("recent", "checkpoint_rows", "resident", "piece_rows", "most_streams"):
             size = getattr(self, name)
             if size < 1:
                 raise StreamingError(f"{name} is {size}: give at least 1.", "setting_bad")
@@ -53,6 +69,25 @@ class EngineSettings:
                 f"threshold and {other} were given: give one of them.", "setting_bad"
             )
 
+    def ranges(self, schema: Schema) -> np.ndarray:
+        """(2, channel): the least and the largest plausible value of each, NaN where there is no bound."""
+        known = dict(zip(schema.channels, schema.ranges or (), strict=False))
+        given = known if self.plausible is None else self.plausible
+        if strange := given.keys() - set(schema.channels):
+            raise StreamingError(
+                f"plausible: the model has no channel {min(strange)!r}.", "setting_bad"
+            )
+        result = np.full((2, len(schema.channels)), np.nan)
+        for place, name in enumerate(schema.channels):
+            if (bounds := given.get(name)) is not None:
+                result[:, place] = bounds
+                if not bounds[0] <= bounds[1]:
+                    raise StreamingError(
+                        f"plausible values of {name!r} are {bounds}: give the least and the largest.",
+                        "setting_bad",
+                    )
+        return result
+
     def policy_for(self, own: AlarmPolicy | None, outputs: int, kind: str) -> AlarmPolicy | None:
         """The policy that holds; None for no alarms.
 
@@ -61,7 +96,7 @@ class EngineSettings:
             outputs: how many outputs the model has.
             kind: what they mean.
         """
-        if not 0 <= self.output < (1 if kind == "time-to-event" else outputs):
+        if not 0 <= self.output < watched(kind, outputs):
             raise StreamingError(
                 f"output is {self.output}: the model has no such output.", "setting_bad"
             )

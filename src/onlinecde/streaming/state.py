@@ -31,7 +31,9 @@ from onlinecde.streaming.errors import (
     StreamingError,
 )
 from onlinecde.streaming.events import OUTCOMES, Refusal, counts_of
+from onlinecde.streaming.pipeline.long_tails import Prepared
 from onlinecde.streaming.pipeline.validate import Limits
+from onlinecde.streaming.roster import READ_TOGETHER, Roster
 from onlinecde.streaming.served import ServedModel
 from onlinecde.streaming.settings import EngineSettings
 from onlinecde.streaming.stores.base import Commit, StateRecord, Store, StreamRecord
@@ -59,6 +61,8 @@ class Totals:
     """Names of the static features streams were opened with; empty where they are not known"""
     looked: float | None = None
     """`EngineState.looked_at` as it was at the commit"""
+    reworks: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """By the number of a stream: (first, last) time of rows whose answers a late event changed and are still the old"""
 
     def text(self) -> str:
         """As a store keeps them."""
@@ -74,12 +78,14 @@ class Totals:
         content = json.loads(text)
         counts = {name: Counter(content[name]) for name in ("outcomes", "refused")}
         names = {name: tuple(content.get(name, ())) for name in ("channels", "features")}
-        return cls(**{**content, **counts, **names})
+        reworks = {int(one): tuple(span) for one, span in content.get("reworks", {}).items()}
+        return cls(**{**content, **counts, **names, "reworks": reworks})
 
     def copy(self) -> Totals:
         """Totals that may be changed, with a count of every outcome."""
         outcomes = Counter({name: self.outcomes[name] for name in OUTCOMES})
-        return replace(self, outcomes=outcomes, refused=Counter(self.refused))
+        refused, reworks = Counter(self.refused), dict(self.reworks)
+        return replace(self, outcomes=outcomes, refused=refused, reworks=reworks)
 
     def count(self, outcomes: np.ndarray, refusals: Mapping[int, Refusal]) -> None:
         """Add the outcomes of a micro-batch, (event,)."""
@@ -178,7 +184,19 @@ class EngineState:
         self.looked_at: float | None = None
         """Wall clock at which no look was due any more at any stream; None where the clock raises no alarms"""
         self.away = Away()
-        self.limits = Limits.of(self.model, settings.horizon)
+        self.on_commit: Callable[[Commit], None] = lambda commit: None
+        """Hears of each commit once it is in the store and in memory"""
+        self.retired = False
+        """Whether another model has taken over, and this state may change nothing any more"""
+        self._turn = 0
+        self.roster = Roster(self.model.outputs)
+        self.prepared: list[Prepared] = []
+        """Streams that late events will change far back, integrated again as far as they are by now"""
+        self.most_rows = max(settings.piece_rows, 2 * settings.recent)
+        """Rows of a stream that are integrated at once"""
+        self.limits = Limits.of(
+            self.model, settings.horizon, settings.ranges(served.schema), settings.implausible
+        )
         self.ahead = float("inf") if settings.ahead is None else settings.ahead
         self.blank: StreamState = served.begin(
             [0.0] * self.model.static if self.model.static else None
@@ -202,14 +220,17 @@ class EngineState:
         self._capacity = 0
         self._states = self.blank
         self._columns = {
-            **dict.fromkeys(("number", "rows", "since", "touched", "at", "kept"), integer),
+            **dict.fromkeys(("number", "rows", "since", "turn", "at", "kept"), integer),
             **dict.fromkeys(("first", "last", "previous", "watched", "received"), np.empty(0)),
-            **dict.fromkeys(("origin", "checkpointed", "looked", "last_alarm"), np.empty(0)),
+            **dict.fromkeys(
+                ("origin", "checkpointed", "looked", "last_alarm", "used"), np.empty(0)
+            ),
             "armed": np.empty(0, bool),
             "outputs": np.empty((0, self.model.outputs)),
             "times": np.empty((0, recent)),
         }
         self.away.clear()
+        self.roster.clear()
         self._grow(64)
 
     def _grow(self, capacity: int) -> None:
@@ -306,6 +327,10 @@ class EngineState:
             received: the wall clock, seconds.
             write: writes to the store instead of `Store.commit`, without giving the store a new sequence.
         """
+        if self.retired:
+            raise StreamingError(
+                "another model took over while this was being computed: ask again.", "model_changed"
+            )
         change = Transaction(Commit(self.sequence + 1, received, ""), self.totals.copy())
         change.totals.looked = self.looked_at
         try:
@@ -322,6 +347,7 @@ class EngineState:
             if write is None:
                 self.sequence = change.commit.sequence
             self.totals, self._torn = change.totals, False
+            self.on_commit(change.commit)
         except BaseException:
             if write is not None:
                 # It may be done all the same, and no commit's sequence would tell: read everything anew.
@@ -357,6 +383,11 @@ class EngineState:
         self.totals.features = self.served.schema.features
         self._clear()
         self._doubtful = self._torn = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether memory is known to be what is in the store."""
+        return not self._doubtful
 
     def settle_to_read(self) -> None:
         """`settle`; but where the store is away for now, memory still has what was acknowledged last."""
@@ -415,6 +446,7 @@ class EngineState:
         columns["first"][slots] = [state.first for state in records]
         columns["last"][slots] = last = np.array([state.time for state in records])
         columns["received"][slots] = [state.received for state in records]
+        columns["used"][slots] = columns["received"][slots]
         columns["previous"][slots] = np.array([state.previous for state in records], np.float64)
         outputs = np.frombuffer(b"".join(state.outputs for state in records), "<f8")
         outputs = outputs.reshape(len(records), self.model.outputs)
@@ -463,35 +495,33 @@ class EngineState:
 
     def add(self, streams: Sequence[StreamRecord]) -> list[int]:
         """Slots for streams, each in the state before its first row."""
-        slots = [self._add(stream) for stream in streams]
-        if slots:
-            if self.model.static:
-                states = type(self.blank).concatenate([self.begin(slot) for slot in slots])
-            else:
-                states = self.blank[torch.zeros(len(slots), dtype=torch.int64)]
-            self._push(np.array(slots), np.full(len(slots), BEFORE), states)
-        return slots
-
-    def _add(self, stream: StreamRecord) -> int:
-        """A slot for a stream, still without any state."""
-        if not self._free:
+        if not streams:
+            return []
+        while len(self._free) < len(streams):
             self._grow(2 * self._capacity)
-        slot, columns = self._free.pop(), self._columns
-        self.names[slot], self.slot_of[stream.name] = stream.name, slot
-        columns["number"][slot] = stream.number
-        columns["origin"][slot] = np.nan if stream.origin is None else stream.origin
+        slots, columns = [self._free.pop() for _ in streams], self._columns
+        for slot, stream in zip(slots, streams, strict=True):
+            self.names[slot], self.slot_of[stream.name] = stream.name, slot
+            if stream.static is not None:
+                self.static[slot] = tuple(np.frombuffer(stream.static, "<f8").tolist())
+        at = np.array(slots)
+        columns["number"][at] = [stream.number for stream in streams]
+        columns["origin"][at] = np.array([stream.origin for stream in streams], np.float64)
         for name in ("rows", "since", "kept"):
-            columns[name][slot] = 0
+            columns[name][at] = 0
         for name in ("first", "received", "previous", "watched", "outputs"):
-            columns[name][slot] = np.nan
-        for name in ("last", "checkpointed", "looked", "last_alarm"):
-            columns[name][slot] = BEFORE
-        columns["armed"][slot] = True
-        columns["at"][slot] = self.settings.recent - 1
-        columns["touched"][slot] = self.sequence
-        if stream.static is not None:
-            self.static[slot] = tuple(np.frombuffer(stream.static, "<f8").tolist())
-        return slot
+            columns[name][at] = np.nan
+        for name in ("last", "checkpointed", "looked", "last_alarm", "used"):
+            columns[name][at] = BEFORE
+        columns["armed"][at] = True
+        columns["at"][at] = self.settings.recent - 1
+        columns["turn"][at] = self._turn
+        if self.model.static:
+            states = type(self.blank).concatenate([self.begin(slot) for slot in slots])
+        else:
+            states = self.blank[torch.zeros(len(slots), dtype=torch.int64)]
+        self._push(at, np.full(len(slots), BEFORE), states)
+        return slots
 
     def begin(self, slot: int) -> StreamState:
         """The state of a stream before its first row."""
@@ -509,21 +539,37 @@ class EngineState:
             unreadable |= {name: lost_name(name) for name in lost}
         return unreadable
 
+    @contextmanager
+    def visiting(self, names: Iterable[str]) -> Iterator[dict[str, StreamingError]]:
+        """Streams of the store in memory for the length of the block; gives those that cannot be read, by name."""
+        guests = [name for name in dict.fromkeys(names) if name not in self.slot_of]
+        try:
+            yield self.bring(guests)
+        finally:
+            self.drop([self.slot_of[name] for name in guests if name in self.slot_of])
+
     def slot(self, name: str) -> int:
         """The slot of a stream, brought into memory where the store has it; -1 for an unknown one."""
         unreadable = self.bring([name])
         if name in unreadable:
-            raise CodecError(
-                f"stream {name!r}: {unreadable[name]} `engine.repair(stream)` integrates its stored rows again; "
-                "`forget` (DELETE) drops it."
-            )
+            raise self.unreadable(name, unreadable[name])
         return self.slot_of.get(name, -1)
+
+    @staticmethod
+    def unreadable(name: str, error: StreamingError) -> CodecError:
+        """What is said of a stream whose stored state is damaged."""
+        return CodecError(
+            f"stream {name!r}: {error} `engine.repair(stream)` integrates its stored rows again; "
+            "`forget` (DELETE) drops it."
+        )
 
     def drop(self, slots: Iterable[int]) -> int:
         """Drop streams from memory; how many. The clock goes on for those with rows."""
         gone, columns = np.array(list(slots), np.int64), self._columns
         if self.policy is not None and self.policy.every is not None:
             self.away.put(self.followed(gone[np.isfinite(self.last[gone])]))
+        if self.roster.read_until:
+            self._enrol(gone)
         for slot in gone.tolist():
             self.static.pop(slot, None)
             del self.slot_of[self.names[slot]]
@@ -533,17 +579,69 @@ class EngineState:
         return len(gone)
 
     def drop_idle(self, since: float) -> int:
-        """Drop the streams that no commit has changed since a wall clock; how many."""
-        received = self.received
-        return self.drop([slot for slot in self.slot_of.values() if received[slot] < since])
+        """Drop the streams that were not used since a wall clock; how many."""
+        used = self._columns["used"]
+        return self.drop([slot for slot in self.slot_of.values() if used[slot] < since])
 
     def make_room(self) -> None:
         """Drop the streams idle longest where there are too many in memory."""
         over = len(self) - self.settings.resident
         if over > 0:
             slots = np.fromiter(self.slot_of.values(), np.int64, len(self))
-            idle = np.argsort(self._columns["touched"][slots], kind="stable")
+            idle = np.argsort(self._columns["turn"][slots], kind="stable")
             self.drop(slots[idle[: over + self.settings.resident // 10]].tolist())
+
+    # All streams, in memory or not
+
+    def read_roster(self) -> None:
+        """Bring the roster up to date; or, where some of the store are not in it yet, read a piece of those."""
+        roster = self.roster
+        if not roster.complete and len(self) < self.totals.streams:
+            stored = self.store.outlines(roster.read_until, READ_TOGETHER)
+            entries = roster.entries(len(stored))
+            for name in ("rows", "received", "previous"):
+                column = [getattr(state, name) for _, state in stored]
+                entries[name] = np.array(column, entries.dtype[name])
+            entries["number"] = [stream.number for stream, _ in stored]
+            entries["last"] = [state.time for _, state in stored]
+            entries["origin"] = np.array([stream.origin for stream, _ in stored], np.float64)
+            outputs = np.frombuffer(b"".join(state.outputs for _, state in stored), "<f8")
+            entries["outputs"] = outputs.reshape(len(stored), self.model.outputs)
+            roster.put(entries, [stream.name for stream, _ in stored])
+            roster.complete = len(stored) < READ_TOGETHER
+            roster.read_until = stored[-1][0].number if stored else max(1, roster.read_until)
+            if not roster.complete:
+                return
+        roster.complete, roster.read_until = True, max(1, roster.read_until)
+        self._enrol(self.slots())
+
+    def _enrol(self, slots: np.ndarray) -> None:
+        """Put streams in memory that have a row in the roster."""
+        slots = slots[np.isfinite(self.last[slots])]
+        entries = self.roster.entries(len(slots))
+        for name in entries.dtype.names or ():
+            entries[name] = self._columns[name][slots]
+        self.roster.put(entries, [self.names[slot] for slot in slots.tolist()])
+
+    def shrink(self) -> None:
+        """Give memory back where most of it is free; streams have other slots then."""
+        wanted = 64
+        while wanted < len(self):
+            wanted *= 2
+        if wanted > self._capacity // 2:
+            return
+        old, recent = self.slots(), self.settings.recent
+        names = [self.names[slot] for slot in old.tolist()]
+        static = {place: self.static.get(slot) for place, slot in enumerate(old.tolist())}
+        kept = torch.from_numpy((old[:, None] * recent + np.arange(recent)).reshape(-1))
+        self._columns = {name: column[old] for name, column in self._columns.items()}
+        self._states = self._states._map(lambda tensor: tensor.index_select(0, kept))
+        self.names, self.slot_of = names, {name: place for place, name in enumerate(names)}
+        self.static = {
+            place: features for place, features in static.items() if features is not None
+        }
+        self._free, self._capacity = [], len(old)
+        self._grow(wanted)
 
     # What a commit changes
 
@@ -573,7 +671,12 @@ class EngineState:
             if name != "slots":
                 columns[name][changed.slots] = column
         columns["received"][changed.slots] = commit.received
-        columns["touched"][changed.slots] = commit.sequence
+        self.use(changed.slots, commit.received)
+
+    def use(self, slots: np.ndarray, wall: float) -> None:
+        """Note that streams were used at a wall clock: those used last stay in memory longest."""
+        self._turn += 1
+        self._columns["turn"][slots], self._columns["used"][slots] = self._turn, wall
 
     def see(self, slots: np.ndarray, streams: np.ndarray) -> None:
         """What looks between rows came to (a table as `followed` gives it); alarms are in the store by now."""

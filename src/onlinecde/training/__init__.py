@@ -4,6 +4,7 @@ from onlinecde.training.defaults import MODEL_NAMES, build_model
 from onlinecde.training.fitting import Fitted, fit
 from onlinecde.training.journal import model_folder, read_log
 from onlinecde.training.settings import PAPER, FitError, FitSettings
+from onlinecde.training.updating import update
 
 __all__ = [
     "MODEL_NAMES",
@@ -15,4 +16,5 @@ __all__ = [
     "fit",
     "model_folder",
     "read_log",
+    "update",
 ]

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from onlinecde.data import Task
-from onlinecde.evaluation.metrics import score_or_none
 from onlinecde.evaluation.predictions import predict_split
 from onlinecde.models import NeuralCDE, OnlineModel
 from onlinecde.training.callbacks import Callback
+from onlinecde.training.growing import validation_scores
 from onlinecde.training.objectives import loss_weight
 from onlinecde.training.settings import FitSettings, seed_for
 
@@ -199,17 +198,6 @@ def fit_steps(
         f"loss {scores['validation_loss']:.4f}{shown}"
     )
     return {"steps": len(found.place), **scores}
-
-
-def validation_scores(
-    model: OnlineModel, task: Task, settings: FitSettings, outputs: Tensor, labels: Tensor
-) -> dict[str, float | None]:
-    """Loss and metric of outputs on the validation split, the metric None where it has no value."""
-    head, labels = model.readout, labels.cpu()
-    return {
-        "validation_loss": float(head.loss(outputs, labels, loss_weight(task, settings))),
-        f"validation_{task.metric}": score_or_none(task.kind, task.metric, outputs, labels, head),
-    }
 
 
 def _seen(model: NeuralCDE, task: Task, split: str) -> tuple[np.ndarray, np.ndarray]:

@@ -19,6 +19,9 @@ class Callback:
     def begin(self, job: Any, number: int, jobs: int) -> None:
         """Before a trial of a search (`TrialReport`) or a cell of a table (`Cell`), number 1 to `jobs`."""
 
+    def data(self, task: Any, epochs: int) -> None:
+        """Before an update learns: the task of old and new streams, and epochs at most."""
+
     def batch(self, epoch: int, done: int, batches: int, loss: float) -> None:
         """After each batch, with the mean loss of the epoch so far."""
 

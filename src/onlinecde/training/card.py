@@ -24,7 +24,7 @@ def model_card(
     """Write the card of a fitted model.
 
     `best` is the log's line of the epoch that was kept, `after` what was done with the model then:
-    "with_steps", "recalibrated", "naive", as the manifest has them.
+    "with_steps", "with_trees", "recalibrated", "naive", as the manifest has them.
     """
     weights = sum(p.numel() for p in model.parameters())
     then = ""
@@ -33,11 +33,36 @@ def model_card(
         then = (
             f"\n- Then boosting added {count} to the readout: {_judged(after['with_steps'], task)}."
         )
+    if "with_trees" in after:
+        grown = after["with_trees"]
+        then += (
+            f"\n- Then {grown['trees']} boosted trees were grown over running statistics, with a share of "
+            f"{grown['share']:.2f} in the outputs: {_judged(grown, task)}."
+        )
     if "recalibrated" in after:
         then += (
             "\n- Log-odds scaled and shifted as the validation labels ask for, within the readout's "
             f"weights: {_judged(after['recalibrated'], task)}."
         )
+    if "settled" in after:
+        shares = ", ".join(f"{one:g}" for one in after["settled"]["share"][:6])
+        then += (
+            f"\n- Of each change from the last value {shares} is kept, and widths are as validation asks for: "
+            f"{_judged(after['settled'], task)}."
+        )
+    if "parent" in after:
+        parent = after["parent"]
+        count = parent["streams"]
+        then += (
+            f"\n- Updated from model {parent['sha256'][:12]} on {parent['new'].get('name')}: "
+            f"{count['new in training']} new training streams, {count['taught again']} old ones taught again. On old "
+            f"validation streams {parent['in_words']['old']}; on new ones {parent['in_words']['new']}. Scales are that "
+            "model's; calibration and intervals were fitted anew."
+        )
+        earlier = parent["before"]
+        while earlier:
+            then += f" Before that: from {earlier['sha256'][:12]} on {earlier['new'].get('name')}."
+            earlier = earlier["before"]
     if "calibration" in after:
         slope, intercept = (
             Estimate(**after["calibration"][name]) for name in ("slope", "intercept")

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, Literal, get_type_hints
 
 import torch
@@ -17,6 +18,8 @@ from onlinecde.data import Task
 from onlinecde.models import MODELS, NeuralCDE, OnlineModel
 from onlinecde.models.flat_settings import maker
 from onlinecde.series import SeriesBatch
+from onlinecde.training.forecasting import start_at_last_values
+from onlinecde.training.growing import KINDS, has_room
 from onlinecde.training.journal import model_settings_of_then, settings_of_then
 from onlinecde.training.objectives import lay_bins
 from onlinecde.training.settings import FitError, FitSettings, remedy
@@ -51,6 +54,12 @@ TAUGHT_AT = "rows+random=16"
 """Where labels are known between rows, a model is taught them at its rows and at times drawn anew each epoch, as many
 a stream. From rows alone it learns less of what a quiet time says, without them less of a row (docs/tried.md)."""
 
+OUTLOOK = (1 / 12, 1 / 4, 1 / 2)
+"""Shares of the time for which the median stream is followed, ahead of which a state also learns what is observed."""
+
+PLAIN_READOUT = {"readout_ramps": 3, "readout_width": 32, "readout_dropout": 0.5}
+"""A readout that learns less by heart: a state that also learns an outlook gains for longer than a larger one holds."""
+
 BATCHES = 16
 """Batches an epoch is to have where there are few streams: with one or two it takes hundreds of epochs to learn, and
 the mean of the weights lags behind."""
@@ -62,6 +71,9 @@ MANY = 200_000
 """From so many labels at training rows on, the readout is the mean of several members. They learn more
 slowly than one and go further: better with 550,000 labels at rows, worse with one label for each of
 5,600 streams; in between nothing was tried."""
+
+GROWN = 1_000
+"""Training streams from which on trees are grown beside a Neural CDE's readout"""
 
 
 @dataclass(frozen=True)
@@ -237,6 +249,8 @@ def build_model(task: Task, name: str, given: Settings | None = None) -> OnlineM
     """A model for a task, with fresh weights from torch's random numbers."""
     model = build(name, model_settings(task, name, given))
     lay_bins(model, task)
+    if task.forecast is not None:
+        start_at_last_values(model, task)
     return model
 
 
@@ -309,8 +323,13 @@ def _choose_for_cde(chosen: Choices, task: Task, given: Settings) -> None:
         chosen.set(recipe, "recipe", f"recipe for a z that forgets: {why}")
         members = {n: v for n, v in recipe.items() if n in ("readout_width", "readout_members")}
         chosen.set(members, "data", f"{labels:,} labels at training rows")
+        if recipe.get("readout_members") == 1 and task.clock is not None:
+            plain = {n: v for n, v in PLAIN_READOUT.items() if n in recipe}
+            chosen.set(
+                plain, "task", "labels are known between rows, and a state may learn more of them"
+            )
         several = {**recipe, **given}.get("readout_members", 1) > 1
-        if several and (task.kind, task.outputs) == ("binary", 1):
+        if several and (task.kind, task.outputs) == ("binary", 1) and not _trees_grow(task):
             chosen.set({"readout_steps": 256}, "task", "binary, with several readout members")
 
 
@@ -350,9 +369,9 @@ def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choi
     """What `fit` changes of its settings for a task and a model where nobody says otherwise.
 
     A readout that sees very many numbers learns more slowly (`READ`); few streams come in small batches (`BATCHES`).
-    Where labels are known between rows, they are taught there too (`TAUGHT_AT`), and validated on the task's clock. A
-    Neural CDE whose readout has several members also learns whether the label comes within a third of what a stream
-    lasts, within all of it, and ever.
+    Where labels are known between rows, they are taught there too (`TAUGHT_AT`), and validated on the task's clock; a
+    Neural CDE has an `OUTLOOK` besides. One whose readout has several members also learns whether the label comes
+    within a third of what a stream lasts, within all of it, and ever.
     """
     chosen = Choices()
     settings = model_settings(task, name, given)
@@ -363,6 +382,12 @@ def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choi
     if clock is not None:
         why = f"labels are known between rows, and it is judged {clock.in_words(task.time_unit)}"
         chosen.set({"at": TAUGHT_AT, "validate_at": str(clock)}, "task", why)
+        if isinstance(model, NeuralCDE):
+            why = "a state that foresees values learns more of each stream"
+            chosen.set({"outlook": _outlook(task), "weight_decay": 0.3}, "data", why)
+    if isinstance(model, NeuralCDE) and has_room(model) and _trees_grow(task):
+        why = f"{len(task.splits['train']):,} training streams, and LightGBM is installed"
+        chosen.set({"trees": True}, "data", why)
     if head.inputs > READ:
         why = f"the readout sees {head.inputs:,} numbers"
         chosen.set({"head_lr": round(READ / head.inputs, 3)}, "data", why)
@@ -380,6 +405,19 @@ def usual_settings(task: Task, name: str, given: Settings | None = None) -> Choi
         why = f"several readout members; streams last {usual:.3g} {task.time_unit}"
         chosen.set({"horizons": (*near, float("inf")), "horizon_weight": 1.0}, "data", why)
     return chosen
+
+
+def _outlook(task: Task) -> tuple[float, ...]:
+    """Times ahead, in the task's unit, each a plain number."""
+    spans = task.label_truth.until.to(task.series.times) - task.series.times[:, 0]
+    usual = float(spans[spans.isfinite() & (spans > 0)].median())
+    return tuple(float(f"{usual * share:.2g}") for share in OUTLOOK)
+
+
+def _trees_grow(task: Task) -> bool:
+    """Whether trees are grown beside a readout that has room for them: in place of single-feature steps."""
+    enough = len(task.splits.get("train", ())) >= GROWN
+    return enough and task.kind in KINDS and find_spec("lightgbm") is not None
 
 
 def _labels_at_rows(task: Task) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from onlinecde.training.boosting import fit_steps
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.card import model_card
 from onlinecde.training.defaults import Resolved, build, resolve
+from onlinecde.training.forecasting import settle_forecasts, start_at_last_values
+from onlinecde.training.growing import grow
 from onlinecde.training.intervals import fit_intervals
 from onlinecde.training.journal import (
     Journal,
@@ -42,6 +44,7 @@ from onlinecde.training.objectives import (
     lay_bins,
     learn_scales,
     start_at_base_rate,
+    unfold,
 )
 from onlinecde.training.query_times import asked_task, check_queries
 from onlinecde.training.recalibration import recalibrate
@@ -88,6 +91,8 @@ def fit(
     max_seconds: float | None = None,
     callback: Callback | None = None,
     loop: type[Training] = Training,
+    before_saving: Callable[[OnlineModel], Mapping[str, Any]] | None = None,
+    goes_on: bool = False,
     **changes: Any,
 ) -> Fitted:
     """Train a model on a task, keep the weights of the best validation point, and save it.
@@ -103,6 +108,8 @@ def fit(
     goes on and ends with the same weights as if it had never stopped (same machine, CPU); a run
     that is finished is loaded, or goes on where it may train longer now: more `epochs`, more `max_seconds`.
     `fresh` starts anew. `loop` is what trains; another one is for a process that has a part in a training only.
+    `before_saving` sees the finished model and says more for its manifest, or raises where it is not to be saved.
+    `goes_on`: of a model that was fitted before, whose scales stay (`update`).
 
     `max_seconds` ends training in time, all sessions of a run together, with the best weights until then.
 
@@ -131,7 +138,7 @@ def fit(
         torch.manual_seed(seed_for("weights", how.seed))
         ready = _model(asked, model, settings).to(where, getattr(torch, how.dtype))
         if out is None:
-            training = _prepare(loop, ready, asked, how, where, callback)
+            training = _prepare(loop, ready, asked, how, where, callback, goes_on=goes_on)
             training.run(lambda _: None, callback, max_seconds)
             fold(ready, training.scales)
             _finish(ready.eval(), asked, how, callback)
@@ -140,9 +147,8 @@ def fit(
         journal = Journal(Path(out), about, fresh=fresh)
         try:
             journal.explain(settings.as_json())
-            return _in_folder(
-                journal, loop, ready, task, asked, how, where, about, callback, max_seconds
-            )
+            parts = ready, task, asked, how, where, about, callback, max_seconds
+            return _in_folder(journal, loop, *parts, before_saving, goes_on)
         finally:
             journal.close()
 
@@ -181,10 +187,13 @@ def _in_folder(
     about: dict[str, Any],
     callback: Callback,
     max_seconds: float | None,
+    before_saving: Callable[[OnlineModel], Mapping[str, Any]] | None,
+    goes_on: bool,
 ) -> Fitted:
     journal.keep_splits(task)
     before = journal.read()
-    training = _prepare(loop, model, asked, how, device, callback, begins=before is None)
+    begins = before is None
+    training = _prepare(loop, model, asked, how, device, callback, begins, goes_on)
     if before is not None:
         training.take_up(*before)
         at = training.at
@@ -217,6 +226,8 @@ def _in_folder(
             done.still_improving,
         )
     after = _finish(model, asked, how, callback)
+    if before_saving is not None:
+        after |= before_saving(model)
     summary = {
         "epochs": len(done.history),
         "seconds": sum(entry["seconds"] for entry in done.history),
@@ -233,6 +244,7 @@ def _in_folder(
             "per": task.per,
             "metric": task.metric,
             "classes": list(task.classes),
+            **({} if task.forecast is None else {"forecast": task.forecast.as_json()}),
             **({"edges": list(task.edges), "horizon": task.horizon} if task.edges else {}),
             "time_unit": task.time_unit,
             "static": list(task.series.features),
@@ -248,14 +260,16 @@ def _in_folder(
 
 
 def _finish(model: OnlineModel, task: Task, how: FitSettings, callback: Callback) -> dict[str, Any]:
-    """Steps beside the readout, recalibration, intervals, and how the model does beside naive predictions.
+    """Steps or trees beside the readout, recalibration, intervals, and how the model does beside naive predictions.
 
     Returns what a manifest says of each, by name, without what was not done.
     """
     done: dict[str, Any] = {
         "beside_linear": settle(model, task, how, callback),
         "with_steps": fit_steps(model, task, how, callback),
+        "with_trees": grow(model, task, how, callback),
         "recalibrated": recalibrate(model, task, how, callback),
+        "settled": settle_forecasts(model, task, callback),
     }
     outputs = predict_split(model, task, "validation")
     if how.objective == "utility":
@@ -309,15 +323,18 @@ def _prepare(
     device: torch.device,
     callback: Callback,
     begins: bool = True,
+    goes_on: bool = False,
 ) -> Training:
     series, labels = task.split("train")
     check_learnable(task, series, labels, callback)
     encoding = getattr(model, "encoding", None)
-    if encoding is not None:
+    if encoding is not None and not goes_on:
         _fit_scales(model, task, how)
         model.to(device)
     scales = learn_scales(model, series, labels, target=how.scale_target)
-    if begins:
+    if goes_on:
+        unfold(model, scales)
+    elif begins:
         start_at_linear(model, task, scales, how, callback)
     return loop(model, task, scales, how, device)
 
@@ -343,6 +360,8 @@ def _model(task: Task, model: OnlineModel | str, settings: Resolved) -> OnlineMo
         assert settings.model is not None
         built = build(model, settings.model)
         start_at_base_rate(built, task, balanced=how.class_weights == "balanced")
+        if task.forecast is not None:
+            start_at_last_values(built, task)
         if how.objective == "utility":
             start_at_balance(built, Worth(task).of("train"))
         built.schema = task.schema
@@ -359,6 +378,8 @@ def _model(task: Task, model: OnlineModel | str, settings: Resolved) -> OnlineMo
         )
     if head.bins is not None and not head.bins.laid and model.outputs == task.outputs:
         lay_bins(model, task)
+    if head.forecasts is not None and not head.forecasts.laid:
+        start_at_last_values(model, task)
     model.prepare(task.series[:1])
     model.schema = replace(model.schema or task.schema, time_unit=task.time_unit)
     return _asking(model, how)

@@ -34,6 +34,8 @@ def why_not(model: nn.Module) -> str | None:
     for name, module in model.named_modules():
         if has_hooks(module) or "forward" in module.__dict__:
             return f"{name or 'the model'} has hooks, or a forward of its own"
+    if getattr(getattr(model, "readout", None), "kind", None) == "forecast":
+        return "forecasts need last values, which a captured step does not see"
     if type(model) in RECURRENT:
         if isinstance(model, ODERNN) and (reason := model.legs_alike()) is not None:
             return reason

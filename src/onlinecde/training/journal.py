@@ -150,10 +150,11 @@ def read_run(folder: Path) -> dict[str, Any] | None:
 def settings_of_then(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Settings of the run a folder holds that were the default when it began, and may not be now."""
     settings = (read_run(Path(folder)) or {}).get("settings", {})
-    earlier = {"monitor": "metric", "head_lr": 1.0, "batch_size": 64}
+    earlier = {"monitor": "metric", "head_lr": 1.0, "weight_decay": 0.0, "batch_size": 64}
     found = {name: value for name, value in earlier.items() if settings.get(name) == value}
     # What is not written down is as it always is.
-    return found | {n: settings.get(n, "task") for n in ("at", "validate_at") if settings}
+    as_ever = {"at": "task", "validate_at": "task", "outlook": []}
+    return found | {name: settings.get(name, usual) for name, usual in as_ever.items() if settings}
 
 
 def model_settings_of_then(folder: str | os.PathLike[str], model: str) -> dict[str, Any]:

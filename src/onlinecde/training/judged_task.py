@@ -10,9 +10,15 @@ from typing import Any
 
 from onlinecde.artifacts import read_manifest
 from onlinecde.artifacts.saved_model import Manifest
-from onlinecde.data import DataError, Task
+from onlinecde.data import DataError, Task, forecast_task
 from onlinecde.training.settings import FitError
-from onlinecde.training.task_source import check_content, content_of, load_task, registry_source
+from onlinecde.training.task_source import (
+    check_content,
+    content_of,
+    load_task,
+    registry_source,
+    table_of,
+)
 
 TABLES = ("events", "labels", "static", "splits")
 """The files an own task is read from, by the names of their options."""
@@ -36,8 +42,10 @@ def judged_task(
     if name is not None:
         if tables:
             raise ValueError("--task and tables of your own: give one of them.")
-        named = load_task(registry_source(name, settings), data_dir)
-        return _under(named, read_manifest(home))
+        named, manifest = load_task(registry_source(name, settings), data_dir), read_manifest(home)
+        if (forecast := manifest.extra.get("forecast")) is not None:
+            named = forecast_task(named, **forecast)
+        return _under(named, manifest)
     if settings:
         raise ValueError("--task-setting belongs to --task: name the task too.")
     manifest = read_manifest(home)
@@ -72,6 +80,9 @@ def _with_bins(task: Task, manifest: Manifest) -> Task:
 
 def _check_tables(source: Mapping[str, Any]) -> None:
     """Refuse a task whose files are no longer where they were, naming the option that helps."""
+    if source.get("source") == "update":
+        for name in ("new", "old"):
+            _check_tables(source["arguments"][name])
     files = source.get("arguments", {}) if source.get("source") == "table" else {}
     for name in TABLES:
         if name in files and not Path(files[name]).exists():
@@ -88,7 +99,8 @@ def _task_of_tables(manifest: Manifest, files: Files) -> Task:
     encoded as in training; what differs is in the task's notes. Classes must be the model's.
     """
     known = manifest.extra.get("task")
-    if not isinstance(known, dict) or known.get("source") != "table":
+    known = table_of(known) if isinstance(known, dict) else {}
+    if known.get("source") != "table":
         options = ", ".join(f"--{name}" for name in files)
         raise FitError(
             f"{options} is for models of own tables, and this one was not fitted on any: leave it out."

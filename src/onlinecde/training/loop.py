@@ -18,12 +18,12 @@ from onlinecde.evaluation.predictions import asked_alone, predict_task
 from onlinecde.models import OnlineModel, RecurrentModel
 from onlinecde.models.asking import ask
 from onlinecde.models.base import present_name
-from onlinecde.models.readout import known_labels
+from onlinecde.models.readout import RULES, known_labels
 from onlinecde.series import SeriesBatch
 from onlinecde.solvers import SolverError, counting_evaluations
 from onlinecde.training.callbacks import Callback
 from onlinecde.training.graphs import AT_TIMES, CapturedStep, GraphedStep, why_not
-from onlinecde.training.objectives import HorizonReadout, Scales, along, class_weight
+from onlinecde.training.objectives import HorizonReadout, Scales, class_weight
 from onlinecde.training.optimiser import (
     AveragedWeights,
     adamw,
@@ -101,7 +101,7 @@ class Training:
             self.worth = self._worth.of("train").to(device)
         # Learns beside the model, and is no part of what is averaged, validated or saved.
         self.ahead = None
-        if settings.horizons:
+        if settings.horizons or settings.outlook:
             self.ahead = HorizonReadout(model, self.series, self.labels, settings, self.times)
         self.optimiser = adamw(model, self.ahead, settings)
         self.average = AveragedWeights(model, settings.average) if settings.average else None
@@ -228,10 +228,9 @@ class Training:
             loss = self._loss(outputs, labels, worth)
             loss.backward()
             return loss
-        outputs, logits = self.ahead.forward_with(self.model, batch, times)
+        outputs, numbers = self.ahead.forward_with(self.model, batch, times)
         loss = self._loss(outputs, labels, worth)
-        more = self.ahead.loss(logits, along(batch, times), labels)
-        (loss + self.settings.horizon_weight * more).backward()
+        (loss + self.ahead.whole_loss(numbers, batch, times, labels)).backward()
         return loss
 
     def _loss(self, outputs: Tensor, labels: Tensor, worth: Tensor | None) -> Tensor:
@@ -246,7 +245,9 @@ class Training:
 
     def _captured_step(self) -> CapturedStep | None:
         """On a GPU, the step as a CUDA graph, where it is one at rows and the model's can be captured."""
-        if self.times is not None or self.worth is not None or why_not(self.model) is not None:
+        if self.times is not None or self.worth is not None or self.settings.outlook:
+            return None
+        if why_not(self.model) is not None:
             return None
         step = RecurrentStep if isinstance(self.model, RecurrentModel) else GraphedStep
         return step(
@@ -309,7 +310,7 @@ class Training:
         value = score_or_none(
             self.kind, self.metric, self.scales.outputs(outputs), self.wanted, head
         )
-        if self.settings.monitor != "calibrated" or self.kind == "regression":
+        if self.settings.monitor != "calibrated" or RULES[self.kind].numbers:
             return loss, value, None
         if not math.isfinite(loss):
             return loss, value, loss

@@ -14,10 +14,11 @@ from onlinecde.data import Task
 from onlinecde.evaluation.naive import label_counts
 from onlinecde.models import OnlineModel
 from onlinecde.models.asking import ask
-from onlinecde.models.readout import known_labels
+from onlinecde.models.readout import RULES, known_labels
 from onlinecde.series import SeriesBatch
 from onlinecde.series.empty_rows import filled_queries
 from onlinecde.training.callbacks import Callback
+from onlinecde.training.outlook import Outlook
 from onlinecde.training.settings import FitError, FitSettings, seed_for
 
 START = 0.3
@@ -41,7 +42,7 @@ def start_at_base_rate(model: OnlineModel, task: Task, *, balanced: bool = False
     """
     lay_bins(model, task)
     last = last_layer(model)
-    if task.kind == "regression" or last is None:
+    if RULES[task.kind].numbers or last is None:
         return
     _, labels = task.split("train")
     weight = class_weight(task) if balanced else 1.0
@@ -67,7 +68,7 @@ def class_weight(task: Task) -> Tensor:
     if task.kind == "multiclass":
         counts = _counts(labels, len(task.classes))
         return counts.sum() / (len(task.classes) * counts.clamp(min=1))
-    if task.kind in ("regression", "time-to-event"):
+    if RULES[task.kind].numbers or task.kind == "time-to-event":
         raise FitError(f"class_weights are for classes, and the kind of this task is {task.kind}.")
     known = labels[~labels.isnan()]
     positive = known.sum().double()
@@ -84,7 +85,12 @@ def _counts(labels: Tensor, classes: int) -> Tensor:
 
 
 def check_horizons(task: Task, settings: FitSettings) -> None:
-    """Refuse horizons for a task they mean nothing for."""
+    """Refuse horizons, or an outlook, for a task they mean nothing for."""
+    if settings.outlook and task.per == "stream":
+        raise FitError(
+            f"outlook is for tasks with a label per row or query time; '{task.name}' has one per stream: leave it out, "
+            'or teach its label all along, with at="random=16".'
+        )
     if settings.horizons and (task.kind != "binary" or task.per == "stream"):
         raise FitError(
             f"horizons are for binary tasks with a label per row or query time; '{task.name}' is {task.kind} with one "
@@ -125,7 +131,7 @@ def _before(events: Tensor) -> Tensor:
 
 
 class HorizonReadout(nn.Linear):
-    """A linear readout of the state, for training alone: one logit for each horizon.
+    """A linear readout of the state, for training alone: one logit for each horizon, and the numbers of an `Outlook`.
 
     A readout that sees the path besides reads the state first; what it sees of the path could answer
     for the state, which would then have nothing more to learn.
@@ -142,14 +148,19 @@ class HorizonReadout(nn.Linear):
         # Draws of its own: the model's and the batches' stay what they are without it.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for("horizons", settings.seed))
-            super().__init__(getattr(model, "hidden", model.readout.inputs), len(settings.horizons))
-        self.horizons = settings.horizons
-        wanted = coming_labels(along(series, times), labels, self.horizons)
-        wanted = wanted.flatten(0, 1).cpu()
-        ones, zeros = (((wanted == label).sum(0) + 0.5).log() for label in (1, 0))
+            outlook = Outlook(series, settings.outlook) if settings.outlook else None
+            columns = len(settings.horizons) + (0 if outlook is None else outlook.columns)
+            super().__init__(getattr(model, "hidden", model.readout.inputs), columns)
+        self.horizons, self.outlook, self.kind = settings.horizons, outlook, model.readout.kind
+        self.weights = settings.horizon_weight, settings.outlook_weight
         with torch.no_grad():
             self.weight.mul_(START)
-            self.bias.copy_(ones - zeros)
+            self.bias.zero_()
+            if self.horizons:
+                wanted = coming_labels(along(series, times), labels, self.horizons)
+                wanted = wanted.flatten(0, 1).cpu()
+                ones, zeros = (((wanted == label).sum(0) + 0.5).log() for label in (1, 0))
+                self.bias[: len(self.horizons)] = ones - zeros
         self.to(model.device, model.dtype)
 
     def forward_with(
@@ -160,8 +171,8 @@ class HorizonReadout(nn.Linear):
             both = ask(model, batch, times)
         if both.shape[-1] != model.outputs + self.out_features:
             raise FitError(
-                f"{type(model).__name__} does not put out what its readout does, so horizons cannot be read "
-                "beside it: leave them out."
+                f"{type(model).__name__} does not put out what its readout does, so horizons or an outlook cannot be "
+                "read beside it: leave them out."
             )
         return both[..., : model.outputs], both[..., model.outputs :]
 
@@ -180,6 +191,8 @@ class HorizonReadout(nn.Linear):
 
     def targets(self, times: Tensor, labels: Tensor) -> Tensor:
         """How many targets of each horizon are known, (horizon,)."""
+        if not self.horizons:
+            return torch.zeros(0)
         return (~coming_labels(times, labels, self.horizons).isnan()).sum((0, 1))
 
     def loss(
@@ -189,6 +202,7 @@ class HorizonReadout(nn.Linear):
 
         `targets` (horizon,): how many there are in all, where these are a part of a batch.
         """
+        logits = logits[..., : len(self.horizons)]
         wanted = coming_labels(times, labels, self.horizons).to(logits.dtype)
         known = ~wanted.isnan()
         each = nn.functional.binary_cross_entropy_with_logits(
@@ -196,6 +210,26 @@ class HorizonReadout(nn.Linear):
         )
         count = known.sum((0, 1)) if targets is None else targets
         return (torch.where(known, each, 0.0).sum((0, 1)) / count.clamp(min=1)).sum()
+
+    def whole_loss(
+        self,
+        numbers: Tensor,
+        batch: SeriesBatch,
+        times: Tensor | None,
+        labels: Tensor,
+        targets: Tensor | None = None,
+        share: Tensor | float = 1.0,
+    ) -> Tensor:
+        """The losses of horizons and outlook, each with its weight; `share` of all labels are these."""
+        total, clock = numbers.new_zeros(()), along(batch, times)
+        if self.horizons:
+            total = total + self.weights[0] * self.loss(numbers, clock, labels, targets)
+        if self.outlook is not None:
+            known = known_labels(self.kind, labels)
+            known = known if known.ndim == 2 else known.any(-1)
+            ahead = self.outlook.loss(numbers[..., len(self.horizons) :], batch, clock, known)
+            total = total + self.weights[1] * share * ahead
+        return total
 
 
 def check_learnable(task: Task, series: SeriesBatch, labels: Tensor, callback: Callback) -> None:
@@ -208,7 +242,8 @@ def check_learnable(task: Task, series: SeriesBatch, labels: Tensor, callback: C
             f"no event follows a label of the training split of '{task.name}': there is nothing to learn. Give "
             "streams with events, or another split seed."
         )
-    if task.kind not in ("regression", "time-to-event") and len(torch.unique(known)) < 2:
+    numbers = RULES[task.kind].numbers or task.kind == "time-to-event"
+    if not numbers and len(torch.unique(known)) < 2:
         name = task.classes[int(known[0])] if task.classes else str(int(known[0]))
         raise FitError(
             f"the training split of '{task.name}' has one class alone ({name}): there is nothing to tell "
@@ -301,6 +336,25 @@ def fold(model: OnlineModel, scales: Scales) -> None:
         deviation = scales.target_deviation.to(last.weight.device)
         last.bias.copy_(last.bias.double() * deviation + mean)
         last.weight.copy_(last.weight.double() * deviation[:, None])
+
+
+@torch.no_grad()
+def unfold(model: OnlineModel, scales: Scales) -> None:
+    """The inverse of `fold`: a model that speaks of raw features and targets as one that is trained on scaled ones."""
+    first = _initial(model)
+    if scales.static_mean is not None and scales.static_deviation is not None:
+        assert isinstance(first, nn.Linear)
+        raw = first.weight.double()[:, : len(scales.static_mean)]
+        mean, deviation = scales.static_mean.to(raw), scales.static_deviation.to(raw)
+        first.bias.copy_(first.bias.double() + raw @ mean)
+        first.weight[:, : len(mean)] = (raw * deviation).to(first.weight.dtype)
+    last = last_layer(model)
+    if scales.target_mean is not None and scales.target_deviation is not None:
+        assert last is not None
+        mean = scales.target_mean.to(last.weight.device)
+        deviation = scales.target_deviation.to(last.weight.device)
+        last.bias.copy_((last.bias.double() - mean) / deviation)
+        last.weight.copy_(last.weight.double() / deviation[:, None])
 
 
 def _initial(model: OnlineModel) -> nn.Module | None:

@@ -11,8 +11,8 @@ from onlinecde.data import Task
 from onlinecde.evaluation.predictions import predict_task
 from onlinecde.models import NeuralCDE, OnlineModel
 from onlinecde.models.readout import RULES, Readout, known_labels
-from onlinecde.training.boosting import validation_scores
 from onlinecde.training.callbacks import Callback
+from onlinecde.training.growing import validation_scores
 from onlinecde.training.objectives import last_layer, loss_weight
 from onlinecde.training.settings import FitSettings
 
@@ -96,11 +96,12 @@ def recalibrate(
 
     Each output has a scale and a shift of its own; classes share one scale and have no shift, bins of time to an event
     share both. Scales are above 0, so AUROC and the most likely class stay what they were. The map becomes part of the
-    readout's last layer (and of the steps beside it), so live answers, attributions and exports need
+    readout's last layer (and of the trees beside it), so live answers, attributions and exports need
     nothing else. Returns scale, shift, and the validation loss and metric with them; None for a
     regression, with another `monitor`, and for a readout without such a layer.
     """
-    if settings.monitor != "calibrated" or task.kind == "regression" or last_layer(model) is None:
+    numbers = RULES[task.kind].numbers
+    if settings.monitor != "calibrated" or numbers or last_layer(model) is None:
         return None
     series, labels = task.split("validation")
     times = task.split_times("validation") if task.per == "time" else None
@@ -137,9 +138,12 @@ def rescale(model: OnlineModel, scale: Tensor, shift: Tensor) -> None:
     scale, shift = scale.to(last.weight.device), shift.to(last.weight.device)
     last.bias.copy_(last.bias.double() * scale + shift)
     last.weight.copy_(last.weight.double() * scale[:, None])
-    steps = model.readout.steps if isinstance(model, NeuralCDE) else None
-    if steps is not None:
-        # The output is a mean of the readout's log-odds and those of the steps: both change alike.
+    if not isinstance(model, NeuralCDE):
+        return
+    # The output is a mean of the readout's log-odds and those of trees or steps: all change alike.
+    if model.trees is not None:
+        model.trees.rescale(scale, shift)
+    if (steps := model.readout.steps) is not None:
         steps.base.copy_(steps.base.double() * scale[0] + shift[0])
         steps.height.copy_(steps.height.double() * scale[0])
 

@@ -59,6 +59,10 @@ class FitSettings:
     this much time later, in the task's unit; `inf`: to the end of the stream"""
     horizon_weight: float = 0.1
     """What the mean loss of each horizon counts beside that of the label"""
+    outlook: tuple[float, ...] = ()
+    """More targets in training: in these times ahead, in the task's unit, which values are observed, and how often"""
+    outlook_weight: float = 1.0
+    """What their loss counts beside that of the label"""
     at: str = "task"
     """When training streams are asked, and taught their labels: at the task's own times, or as `Queries` says it:
     "rows", "end", "every=1h", "random=16" (drawn anew each epoch), several with "+" """
@@ -66,6 +70,9 @@ class FitSettings:
     """When validation streams are asked, likewise"""
     asking: Literal["hold", "empty-rows"] = "hold"
     """Between rows, of a model that is online at rows alone: it holds its last answer, or is given empty rows"""
+    trees: bool = False
+    """Whether boosted trees over running statistics are grown beside a Neural CDE's trained readout, as far as they
+    serve the validation split; it takes LightGBM"""
     seed: int = 0
     dtype: Literal["float32", "float64"] = "float32"
 
@@ -90,9 +97,12 @@ class FitSettings:
             raise FitError(
                 f"clip_gradient is {self.clip_gradient}: give a number above 0, or None."
             )
-        object.__setattr__(self, "horizons", _horizons(self.horizons))
-        if not 0 < self.horizon_weight < float("inf"):
-            raise FitError(f"horizon_weight is {self.horizon_weight}: give a number above 0.")
+        object.__setattr__(self, "horizons", _times_ahead("horizons", self.horizons))
+        outlook = _times_ahead("outlook", self.outlook, float("inf"))
+        object.__setattr__(self, "outlook", outlook)
+        for name in ("horizon_weight", "outlook_weight"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise FitError(f"{name} is {getattr(self, name)}: give a number above 0.")
 
     def changed(self, changes: Mapping[str, Any]) -> FitSettings:
         """These settings with some changed; an unknown name is refused with the nearest one."""
@@ -118,20 +128,28 @@ class FitSettings:
             told["horizons"] = [h if h < float("inf") else "inf" for h in self.horizons]
         else:
             del told["horizons"], told["horizon_weight"]
-        for name in ("objective", "at", "validate_at", "asking"):
+        if self.outlook:
+            told["outlook"] = list(self.outlook)
+        else:
+            del told["outlook"], told["outlook_weight"]
+        for name in ("objective", "at", "validate_at", "asking", "trees"):
             if told[name] == getattr(FitSettings, name):
                 del told[name]
         return told
 
 
-def _horizons(given: Any) -> tuple[float, ...]:
-    """Times above 0; "inf" may be a word, as it is in JSON."""
+def _times_ahead(name: str, given: Any, least_too_long: float | None = None) -> tuple[float, ...]:
+    """Times above 0, below one that is too long; "inf" may be a word, as it is in JSON."""
     try:
         found = None if isinstance(given, str) else tuple(float(h) for h in given)
     except (TypeError, ValueError):
         found = None
-    if found is None or not all(h > 0 for h in found):
-        raise FitError(f"horizons is {given!r}: give times above 0, such as (12, 48, inf).")
+    right = found is not None and all(
+        h > 0 and (least_too_long is None or h < least_too_long) for h in found
+    )
+    if found is None or not right:
+        such_as = "(12, 48, inf)" if least_too_long is None else "(2, 6, 12)"
+        raise FitError(f"{name} is {given!r}: give times above 0, such as {such_as}.")
     return found
 
 

@@ -15,6 +15,7 @@ import torch
 from onlinecde.data import (
     EventLabels,
     EventTruth,
+    ForecastLabels,
     IntervalLabels,
     RowLabels,
     StreamLabels,
@@ -23,9 +24,11 @@ from onlinecde.data import (
     Truth,
     fold_of,
     fold_task,
+    forecast_task,
     load,
     task_from_table,
 )
+from onlinecde.data.joining import join
 from onlinecde.data.label_specs import Labels
 from onlinecde.data.parts import part_arrays
 from onlinecde.data.task import encoded
@@ -53,9 +56,10 @@ def table_source(
     label_per: str,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """The source of a task from one's own files; `label_per` is "stream", "row", "time", "interval" or "event".
+    """The source of a task from one's own files.
 
-    `label` names the label's column or columns; for intervals those of their start and end; for events none.
+    `label_per` is "stream", "row", "time", "interval", "event" or "forecast"; `label` names the label's column or
+    columns; for intervals those of their start and end; for events and forecasts none.
     """
     files = {"events": events, "labels": labels}
     files |= {name: arguments.pop(name, None) for name in ("static", "splits")}
@@ -82,10 +86,14 @@ def load_task(
         source, arguments = description["source"], dict(description.get("arguments", {}))
         if source == "registry":
             task = load(description["name"], data_dir=data_dir, **arguments)
+            if "forecast" in description:
+                task = forecast_task(task, **description["forecast"])
             return as_fitted(task, description)
         if source == "table":
             named = {"name": f"table {description['name']}", **arguments}
             return as_fitted(_from_table(named, schema), description)
+        if source == "update":
+            return _updated(arguments, data_dir)
         if source == "experiment" and not arguments.pop("demo", False):
             dealt = fold_of(description)
             for name in ("fold", "folds"):
@@ -100,6 +108,58 @@ def load_task(
         f"the model was fitted on a task given in memory ('{description.get('name')}'), which cannot "
         "be loaded again: give the task."
     )
+
+
+def update_source(
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    schema: Schema,
+    rehearsal: float,
+    seed: int,
+    parent: str,
+) -> dict[str, Any]:
+    """The source of the data of an update: that of the model before, with a share of it, and the new one."""
+    arguments = {
+        "old": dict(old),
+        "new": dict(new),
+        "schema": schema.as_json(),
+        "rehearsal": rehearsal,
+        "seed": seed,
+        "parent": parent,
+    }
+    return {"source": "update", "name": str(new.get("name")), "arguments": arguments}
+
+
+def new_source(
+    source: Mapping[str, Any], files: Mapping[str, str | os.PathLike[str] | None]
+) -> dict[str, Any]:
+    """The same source with other files, by role: events, labels, static; of an update those of its oldest data."""
+    given = {role: str(Path(file).resolve()) for role, file in files.items() if file is not None}
+    if not given:
+        return dict(source)
+    arguments = dict(source["arguments"])
+    if source.get("source") == "update":
+        return {**source, "arguments": {**arguments, "old": new_source(arguments["old"], files)}}
+    if source.get("source") != "table":
+        raise FitError(f"'{source.get('name')}' is no table of your own: it has no files to name.")
+    name = Path(str(given.get("events", arguments["events"]))).name
+    kept = {key: value for key, value in source.items() if key != "content"}
+    return {**kept, "name": name, "arguments": {**arguments, **given}}
+
+
+def table_of(source: Mapping[str, Any]) -> dict[str, Any]:
+    """The source itself, or, of an update, that of the first data: whose columns all later tables have."""
+    first = dict(source)
+    while first.get("source") == "update":
+        first = dict(first["arguments"]["old"])
+    return first
+
+
+def _updated(arguments: Mapping[str, Any], data_dir: str | os.PathLike[str] | None) -> Task:
+    """Old and new streams, as an update joined them."""
+    schema = Schema.from_json(arguments["schema"])
+    old, new = (load_task(arguments[name], data_dir).under(schema) for name in ("old", "new"))
+    return join(old, new, rehearsal=arguments["rehearsal"], seed=arguments["seed"])
 
 
 def as_fitted(task: Task, description: Mapping[str, Any], whole: Task | None = None) -> Task:
@@ -196,6 +256,7 @@ def _from_table(arguments: dict[str, Any], schema: Schema | None) -> Task:
 LABEL_OPTIONS = (
     *("label_times", "label_stands", "interval_label"),
     *("event_time", "censored", "horizon"),
+    *("forecast", "horizons", "within"),
 )
 """Arguments of a table's source that say more of its labels, as the options are named."""
 
@@ -225,4 +286,6 @@ def _labels(per: str, columns: list[str], file: str | None, own: Mapping[str, An
         return IntervalLabels(file, *columns, label=own.get("interval_label"))
     if per == "event":
         return EventLabels(file, own["event_time"], own.get("censored"), own.get("horizon"))
-    raise FitError(f"label_per is {per!r}: choose stream, row, time, interval or event.")
+    if per == "forecast":
+        return ForecastLabels(own["forecast"], own["horizons"], own.get("within"))
+    raise FitError(f"label_per is {per!r}: choose stream, row, time, interval, event or forecast.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,8 @@ class RecurrentState(StreamState):
     since: Tensor
     """(stream, channel) float64: when each channel was last observed before the last row; the
     stream's first row where it never was"""
+    last: Tensor | None = None
+    """(stream, forecast): what was last observed of each channel that is forecast, as it was given"""
 
 
 class RecurrentModel(OnlineModel[RecurrentState]):
@@ -158,28 +160,42 @@ class RecurrentModel(OnlineModel[RecurrentState]):
     def forward(self, batch: SeriesBatch, at: Any = None, *, final: bool = False) -> Tensor:
         check_asked(at, final)
         batch = self.prepare(batch)
+        last = self.last_values(batch)
         self._check_gaps(batch.times[:, 0], batch.times[:, -1], batch.streams)
         self.encoding.warn_if_unfitted(batch.times, batch.values)
         if self.training and self.channel_dropout:
             batch = drop_channels(batch, self.channel_dropout)
         h = self.trajectory(self.rows(batch), self.start(len(batch), batch.static), batch.streams)
+        if last is not None:
+            last = last.transpose(0, 1)
         if at is not None:
-            return self._at_times(batch, h, at)
-        return self.read(h, batch.rows, final)
+            return self._at_times(batch, h, at, last)
+        return self.read(h, batch.rows, final, last)
 
-    def read(self, h: Tensor, rows: Tensor, final: bool) -> Tensor:
+    def answer(self, h: Tensor, last: Tensor | None) -> Tensor:
+        """Outputs (..., output) of h (..., hidden) and, where it forecasts, last values (..., forecast)."""
+        return self.readout(h) if last is None else self.readout(h, last)
+
+    def read(self, h: Tensor, rows: Tensor, final: bool, latest: Tensor | None = None) -> Tensor:
         """Outputs (stream, row, output) of h (row, stream, hidden), those after `rows` (stream,) the last.
 
-        With `final` the last alone, (stream, output). No number is looked at: a CUDA graph may hold it.
+        With `final` the last alone, (stream, output). No number is looked at: a CUDA graph may hold it. latest (row,
+        stream, forecast): last values, of forecasts.
         """
         last = rows[:, None] - 1
+        both = h if latest is None else torch.cat([h, latest], 2)
+        size = h.shape[2]
+
+        def one(x: Tensor) -> Tensor:
+            return self.answer(x[..., :size], None if latest is None else x[..., size:])
+
         if final:
-            return self.readout(h.gather(0, last.expand(-1, h.shape[2])[None])[0])
-        outputs = in_blocks(self.readout, h).transpose(0, 1)
+            return one(both.gather(0, last.expand(-1, both.shape[2])[None])[0])
+        outputs = in_blocks(one, both).transpose(0, 1)
         row = torch.arange(len(h), device=h.device).minimum(last)
         return outputs.gather(1, row[:, :, None].expand(-1, -1, outputs.shape[2]))
 
-    def _at_times(self, batch: SeriesBatch, h: Tensor, at: Any) -> Tensor:
+    def _at_times(self, batch: SeriesBatch, h: Tensor, at: Any, last: Tensor | None) -> Tensor:
         """Outputs (stream, query, output), each carried on from the row before its time."""
         clock = query_times(at, len(batch), self.device)
         if not clock.numel():
@@ -189,7 +205,8 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         since = batch.times.gather(1, row).flatten()
         names = [name for name in batch.streams for _ in range(clock.shape[1])]
         found = self.carry(h[row, stream].flatten(0, 1)[:, None], since, clock.flatten(), names)
-        return self.readout(found[:, 0]).unflatten(0, clock.shape)
+        latest = None if last is None else last[row, stream].flatten(0, 1)
+        return self.answer(found[:, 0], latest).unflatten(0, clock.shape)
 
     def init_state(self, streams: int = 1, static: Any = None) -> RecurrentState:
         return self.first_state(streams, self.prepare_static(streams, static))
@@ -200,7 +217,8 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         x = torch.full((streams, self.channels), NEVER, dtype=self.dtype, device=self.device)
         seen = torch.zeros_like(x, dtype=torch.bool)
         never = torch.full((streams,), torch.nan, dtype=torch.float64, device=self.device)
-        return RecurrentState(h, h, never, x, seen, x, torch.full_like(x, torch.nan).double())
+        since = torch.full_like(x, torch.nan).double()
+        return RecurrentState(h, h, never, x, seen, x, since, self.first_last(streams))
 
     def observe(self, state: RecurrentState, t: Any, x: Any) -> RecurrentState:
         clock = per_stream(t, len(state), self.device)
@@ -210,7 +228,7 @@ class RecurrentModel(OnlineModel[RecurrentState]):
         self._check_gaps(state.time, clock, range(len(state)))
         scaled = self.encoding.scale_values(values)
         check_merge(state, clock, scaled)
-        return self.take(state, clock, scaled)
+        return replace(self.take(state, clock, scaled), last=self.last_after(state.last, values))
 
     def _check_gaps(self, since: Tensor, clock: Tensor, streams: Sequence[Any]) -> None:
         """Refuse times (stream,) so far apart that their distance is infinite in the model's dtype.
@@ -253,4 +271,5 @@ class RecurrentModel(OnlineModel[RecurrentState]):
 
     def say(self, state: RecurrentState, clock: Tensor) -> Tensor:
         """`predict` for checked times (stream,)."""
-        return self.readout(self.carry(state.h, state.time, clock, range(len(state)))[:, -1])
+        h = self.carry(state.h, state.time, clock, range(len(state)))[:, -1]
+        return self.answer(h, state.last)

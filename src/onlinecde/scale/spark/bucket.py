@@ -74,9 +74,10 @@ class BucketStore(MemoryStore):
         until: float = float("inf"),
         *,
         newest: int | None = None,
+        oldest: int | None = None,
     ) -> list[RowRecord]:
         self.open(stream)
-        return super().rows(stream, since, until, newest=newest)
+        return super().rows(stream, since, until, newest=newest, oldest=oldest)
 
     def checkpoint(self, stream: int, before: float) -> CheckpointRecord | None:
         self.open(stream)
@@ -107,6 +108,7 @@ class Bucket:
             recent=1,  # states are not kept beyond the micro-batch
             checkpoint_rows=plan.checkpoint_rows,
             resident=endless,
+            piece_rows=endless,
             most_streams=endless,
         )
         self.state = EngineState(served, self.store, settings)

@@ -1,5 +1,6 @@
 """Routes for events: `POST /v1/events` and the WebSocket `/v1/live`."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response, WebSocket
 
 from onlinecde.serving import models
+from onlinecde.serving.api.jobs import accepted
 from onlinecde.serving.api.replies import answers_of, may_read
-from onlinecde.serving.bodies import body_of, reply
+from onlinecde.serving.bodies import QUICK_BYTES, body_of, reply
+from onlinecde.serving.jobs import Job
 from onlinecde.serving.live import live
 from onlinecde.serving.problems import Problem
 from onlinecde.serving.service import Service
@@ -77,6 +80,7 @@ def event_routes(service: Service) -> APIRouter:
     """Events by HTTP and by WebSocket."""
     router = APIRouter(tags=["events"])
     responses = answers_of(models.Receipt, 408, 413, 415)
+    responses[202] = {"model": models.Job}
     responses[422] = {"model": models.RefusedReceipt}
     take = taking_events(service)
 
@@ -111,11 +115,17 @@ def taking_events(service: Service) -> Callable[[Request], Awaitable[Response]]:
                 403, "scope_missing", "answers=true needs a token with the scope 'read' too.", field="answers"
             )  # fmt: skip
         async with body_of(request, service) as body:
-            sent = service.reader.read(body, kind in _NDJSON)
+            if len(body) <= QUICK_BYTES:
+                sent = service.reader.read(body, kind in _NDJSON)
+            else:
+                async with service.reading:  # one at a time: small requests wait for none of them
+                    sent = await asyncio.to_thread(service.reader.read, body, kind in _NDJSON)
             try:
-                done = await service.take(sent, request.state.client)
+                done = await service.take(sent, request.state.client, as_job=True)
             except Exception as error:
                 raise service.problem_of(error, events=True) from error
+        if isinstance(done, Job):
+            return accepted(done)
         service.metrics.waited.observe(time.perf_counter() - began)
         receipt = done.as_json(service.engine.channels, full=may_read(request))
         if done.counts["refused"] == len(sent.batch):

@@ -1,12 +1,11 @@
 """Routes for jobs: work that goes on after its request was answered."""
 
-from typing import Any
-
 from fastapi import APIRouter, Request, Response
 
 from onlinecde.serving import models
 from onlinecde.serving.api.replies import answers_of, may_read
 from onlinecde.serving.bodies import reply
+from onlinecde.serving.jobs import Job
 from onlinecde.serving.problems import Problem
 from onlinecde.serving.security import Client
 from onlinecde.serving.service import Service
@@ -34,6 +33,6 @@ def job_routes(service: Service) -> APIRouter:
     return router
 
 
-def accepted(job: Any) -> Response:
+def accepted(job: Job) -> Response:
     """202: the work goes on as a job."""
     return reply(models.Job.of(job), 202, {"location": f"/v1/jobs/{job.number}"})

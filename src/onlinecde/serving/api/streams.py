@@ -132,7 +132,12 @@ def stream_routes(service: Service) -> APIRouter:
         """Rows as received and what was answered after each; `most` keeps the newest."""
         name, names = name_of(stream), service.names_within(horizon)
         rows = await service.do(lambda: engine.history(name, since, until, most=most))
-        return reply({"stream": name, "rows": [models.HistoryRow.of(row, names) for row in rows]})
+        return reply(
+            {
+                "stream": name,
+                "rows": [models.HistoryRow.of(row, names, engine.plausible) for row in rows],
+            }
+        )
 
     @router.get("/v1/streams/{stream}/curve", responses=answers_of(models.Curve, 404))
     async def curve(

@@ -136,6 +136,41 @@ export function channelStrip(svg, { from, to, points, narrow, axis }) {
   if (high - low > 3 * room) draw("text", { x: axis.right + 6, y: height - 5 }, svg, Number(Math.min(...values).toPrecision(3)));
 }
 
+// A channel as it was observed, and behind now the quantiles of what it will read: fan holds [time, quantiles].
+export function fanChart(svg, { from, points, now, fan, levels, words, narrow }) {
+  const width = svg.clientWidth || 600, height = narrow ? 170 : 220, bottom = height - 22, top = 12;
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.style.height = `${height}px`;
+  svg.replaceChildren();
+  const left = narrow ? 38 : EDGE.left, right = width - (narrow ? 20 : EDGE.right), to = fan.at(-1)[0];
+  const values = [...points.map((p) => p[1]), ...fan.flatMap(([, quantiles]) => quantiles)];
+  let low = Math.min(...values), high = Math.max(...values);
+  const room = 0.1 * (high - low) || 0.1 * Math.abs(high) || 1;
+  low -= room; high += room;
+  const x = scale(from, to, left, right), y = scale(low, high, bottom, top);
+  for (const v of valueTicks(low, high)) {
+    draw("line", { class: "grid", x1: left, x2: right, y1: y(v), y2: y(v) }, svg);
+    draw("text", { x: left - 8, y: y(v) + 4, "text-anchor": "end" }, svg, Number(v.toPrecision(3)));
+  }
+  const nowAt = x(now);
+  timeAxis(svg, x, from, to, bottom, narrow ? 5 : 10, words.unit, nowAt);
+  const middle = levels.indexOf(0.5), last = points.at(-1)?.[1];
+  const whole = last == null ? fan : [[now, levels.map(() => last)], ...fan];
+  for (let i = 0; i < middle; i++) {
+    const up = whole.map(([t, q]) => [t, q[levels.length - 1 - i]]), down = whole.map(([t, q]) => [t, q[i]]).reverse();
+    draw("path", { class: "area fan", d: `${path([...up, ...down], x, y)}Z` }, svg);
+  }
+  const held = points.flatMap(([t, v], i) => (i ? [[t, points[i - 1][1]], [t, v]] : [[t, v]]));
+  if (last != null) {
+    draw("path", { class: "held", d: path([...held, [now, last]].map(([t, v]) => [Math.max(t, from), v]), x, y) }, svg);
+    for (const [t, v] of points) if (t >= from) draw("circle", { class: "dot", cx: x(t), cy: y(v), r: narrow ? 1.9 : 2.4 }, svg);
+  }
+  draw("path", { class: "curve", d: path(whole.map(([t, q]) => [t, q[middle]]), x, y) }, svg);
+  for (const [t, q] of fan) draw("circle", { class: "seen-at", cx: x(t), cy: y(q[middle]), r: 3 }, svg);
+  draw("line", { class: "now-line", x1: nowAt, x2: nowAt, y1: top, y2: bottom }, svg);
+  draw("text", { x: nowAt, y: height - 7, "text-anchor": "middle", class: "now-text" }, svg, "now");
+}
+
 // One line through all charts at the time pointed at.
 export function crossLine(svgs, x) {
   for (const svg of svgs) {

@@ -158,6 +158,15 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
+// Alarms that servers outside were to be told of and have not taken, at most once a minute.
+async function showUndelivered() {
+  const told = await ask("/v1/webhooks").catch(() => ({ targets: [] }));
+  const dead = told.targets.filter((one) => one.dead.length).map((one) => `${one.dead.length} to ${one.name}`);
+  $("undelivered").hidden = !dead.length;
+  setText($("undelivered"), dead.length ? `Alarms that could not be delivered: ${dead.join(", ")}.` : "");
+  setTimeout(showUndelivered, 60_000);
+}
+
 // The choice stands in the address, so that it can be kept and passed on.
 function offerHorizons() {
   const { ahead, about } = words;
@@ -182,5 +191,6 @@ async function begin() {
   $("sign-out").hidden = !words.about.guarded;
   addEventListener("hashchange", route);
   route();
+  showUndelivered();
 }
 begin();

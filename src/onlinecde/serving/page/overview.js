@@ -23,7 +23,8 @@ export class Overview {
       make("table", { class: "streams" },
         make("thead", {}, make("tr", {}, ...heads.map(([name, text]) => make("th", { class: name, scope: "col" }, text)))), this.body),
       this.more,
-      ...(words.policy ? [make("p", { class: "note policy" }, words.policy)] : []));
+      ...(words.policy ? [make("p", { class: "note policy" }, words.policy)] : []),
+      this.other = make("p", { class: "note shadow", hidden: true }));
     this.search.addEventListener("input", () => { this.orderedAt = 0; this.refresh(); });
     this.body.addEventListener("focusin", (event) => this.choose(event.target.closest("tr").dataset.stream));
     this.body.addEventListener("click", (event) => {
@@ -47,10 +48,19 @@ export class Overview {
     this.askedAt = Date.now();
     this.stale = true;
     const told = await ask(this.words.asked(`/v1/streams?limit=${this.limit}&search=${encodeURIComponent(search)}`));
+    this.compare(await ask("/v1/model/shadow"));
     if (search !== this.search.value.trim()) return;
     this.stale = false;
     this.all = told.total <= this.limit;
     this.show(told);
+  }
+  // Another model beside the one that serves, and how its answers differ.
+  compare(told) {
+    this.other.hidden = told.model == null;
+    if (told.model == null) return;
+    const cut = told.from_cut ? ` ${told.from_cut} streams begin after their first rows, which were deleted.` : "";
+    const differ = told.compared ? ` Its answers differ by ${this.words.difference(told.mean_difference)} in the mean, ${this.words.difference(told.largest_difference)} at most; alarms disagree at ${told.alarms_disagree} of ${told.compared} streams.` : "";
+    setText(this.other, `Another model, ${told.model.slice(0, 12)}, is ${told.state === "building" ? `being built: ${told.built} of ${told.streams} streams.` : "following."}${differ}${cut}`);
   }
   // A message of the server; true where the view must ask at once.
   heard(message) {

@@ -1,6 +1,6 @@
 // One stream: the curve, its channels on the same axis of time, and what moved it.
 import { ask, streamPath } from "/assets/server.js";
-import { channelStrip, crossLine, riskChart } from "/assets/charts.js";
+import { channelStrip, crossLine, fanChart, riskChart } from "/assets/charts.js";
 import { make, plain, setText, spaced, wall } from "/assets/words.js";
 
 const TAIL = 400, TABLE = 100;
@@ -43,7 +43,7 @@ export class StreamView {
       this.banners,
       make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, words.risk), this.readout, this.spans),
         make("div", { class: "strip" }, this.legend(), this.svg), this.strips, words.policy ? make("p", { class: "note policy" }, words.policy) : null, this.table),
-      make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, `What moved the ${words.risk.toLowerCase()}`),
+      words.about.forecasts ? this.fanCard() : make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, `What moved the ${words.risk.toLowerCase()}`),
         make("span", { class: "note" }, words.logOdds ? "newest first; in log-odds, the parts add up exactly" : "newest first; the parts add up exactly")), this.moves));
     this.svgs = [this.svg];
     const card = this.svg.closest(".card");
@@ -51,6 +51,32 @@ export class StreamView {
     card.addEventListener("pointerleave", () => this.point(null));
     this.resized = new ResizeObserver(() => this.told && this.drawAll());
     this.resized.observe(this.svg);
+  }
+  // A chosen channel, and what it is to read.
+  fanCard() {
+    const { about } = this.words, channels = [...new Set(about.forecasts.map((one) => one.channel))];
+    this.fanOf = make("select", { class: "fan-of", "aria-label": "Channel that is forecast" }, ...channels.map((name) => make("option", { value: name }, spaced(name))));
+    this.fanOf.value = about.forecasts[about.watched_output].channel;
+    this.fanOf.addEventListener("change", () => this.told && this.drawFan());
+    this.fan = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    this.fan.setAttribute("role", "img");
+    this.fan.classList.add("fan-chart");
+    this.ahead = make("ul", { class: "note ahead-list" });
+    const widest = Math.round(100 * (about.levels.at(-1) - about.levels[0]));
+    return make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, "Forecast of "), this.fanOf,
+      make("span", { class: "note" }, `shaded: ${about.levels.length} quantiles, ${widest} % between the outermost`)), this.fan, this.ahead);
+  }
+  drawFan() {
+    const { about } = this.words, { info, history, since } = this.told, name = this.fanOf.value, now = info.now;
+    const count = about.levels.length, middle = about.levels.indexOf(0.5);
+    const fan = about.forecasts.map((one, i) => ({ ...one, quantiles: now.outputs.slice(i * count, (i + 1) * count) }))
+      .filter((one) => one.channel === name && one.quantiles.every((q) => q != null));
+    if (!fan.length) { this.fan.replaceChildren(); this.ahead.replaceChildren(make("li", {}, "No forecast now.")); return; }
+    const points = history.filter((row) => name in row.values).map((row) => [row.time, row.values[name]]);
+    fanChart(this.fan, { from: since, points, now: now.time, fan: fan.map((one) => [now.time + one.horizon, one.quantiles]), levels: about.levels, words: this.words, narrow: innerWidth <= 720 });
+    const said = fan.map((one) => `in ${Number(one.horizon.toPrecision(6))}\u00a0${this.words.unit}: ${plain(one.quantiles[middle])}, ${plain(one.quantiles[0])} to ${plain(one.quantiles.at(-1))} for ${Math.round(100 * (about.levels.at(-1) - about.levels[0]))}\u00a0%`);
+    this.fan.setAttribute("aria-label", `${spaced(name)} ${said.join("; ")}`);
+    this.ahead.replaceChildren(...said.map((text) => make("li", {}, text)));
   }
   legend() {
     return make("div", { class: "what" }, make("span", {}, "line: after each observation (○); dotted: moving on without data"));
@@ -96,7 +122,7 @@ export class StreamView {
       const [curve, history, explained] = await Promise.all([
         asked(`/curve?since=${since}&until=${last > since ? last : until}&points=500`),
         asked(`/history?since=${since}&most=2000`),
-        asked(`/explanation?last=20`).catch((error) => { if (error.status === 422) return null; throw error; }),
+        this.fan ? null : asked(`/explanation?last=20`).catch((error) => { if (error.status === 422) return null; throw error; }),
       ]);
       told = { curve, history: history.rows, explained };
       this.seen = stamp;
@@ -151,6 +177,7 @@ export class StreamView {
     this.axis = riskChart(this.svg, { from: since, to, curve, tail: after, band: [...this.words.band(curve, curve.times), ...this.words.band(tail, tail.times)], output, threshold: about.threshold, alarms: info.alarms, words: this.words, narrow });
     this.svg.setAttribute("aria-label", `${this.words.risk} from ${this.words.at(since)} to ${this.words.at(to)}, now ${this.words.value(now[1])}`);
     this.drawStrips(history, since, to, narrow);
+    if (this.fan) this.drawFan();
     if (this.pointed != null) crossLine(this.svgs, this.axis.x(this.pointed));
   }
   drawStrips(history, from, to, narrow) {
@@ -190,6 +217,7 @@ export class StreamView {
         ...shown.map(({ name }) => make("td", {}, name in row.values ? plain(row.values[name]) : "")))))));
   }
   showMoves({ explained, history }) {
+    if (this.fan) return;
     if (!explained) { this.moves.replaceChildren(make("li", { class: "note" }, "This kind of model does not say.")); return; }
     const output = this.words.about.watched_output, rows = explained.rows.slice(explained.rows.length > 1 ? 1 : 0).reverse();
     const parts = (row) => [...Object.entries(row.channels).map(([name, part]) => [name, part[output]]), [null, row.passing_of_time[output]]];

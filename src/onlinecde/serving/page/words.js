@@ -25,7 +25,7 @@ export class Words {
     this.other = this.ahead !== (about.horizon ?? null);
     if (this.other) this.about = { ...about, threshold: null };
     this.logOdds = about.kind === "binary" || this.ahead != null;
-    this.probability = about.kind !== "regression";
+    this.probability = about.kind !== "regression" && about.kind !== "forecast";
     this.unitSeconds = about.unit_seconds;
     this.unit = SHORT[about.time_unit];
     const named = about.classes[about.watched_output];
@@ -59,6 +59,7 @@ export class Words {
     const words = this.about.alarm_policy?.words ?? "";
     return words && `${words[0].toUpperCase()}${words.slice(1)}.`;
   }
+  difference(d) { return this.probability ? `${(100 * d).toFixed(2)}\u00a0points` : plain(d); }
   reached(alarm) { return this.probability ? alarm.probability : alarm.value; }
   value(p) {
     if (p == null) return "";

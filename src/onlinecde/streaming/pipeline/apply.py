@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from onlinecde.streaming.events import EventBatch, Outcome, Receipts, Refusal
+from onlinecde.streaming.pieces import Progress
 from onlinecde.streaming.pipeline.commit import write_batch
 from onlinecde.streaming.pipeline.integrate import Integrated, integrate
-from onlinecde.streaming.pipeline.merge import merge_others
+from onlinecde.streaming.pipeline.long_tails import LongWork, Prepared, prepare, rework
+from onlinecde.streaming.pipeline.merge import merge_others, not_finite
 from onlinecde.streaming.pipeline.order import Rows, order
-from onlinecde.streaming.pipeline.validate import Checked, validate
+from onlinecde.streaming.pipeline.validate import Checked, name_fault, validate
 from onlinecde.streaming.stores.base import StreamRecord
 
 if TYPE_CHECKING:
     from onlinecde.streaming.state import EngineState
 
+MOST_MARKS = 5
+"""Implausible values of a stream that are named one by one in the receipts of a micro-batch"""
 MOST_TRIES = 8
 """How often the rows of a stream are tried again without the one that was refused, before all are refused"""
 
@@ -33,6 +37,9 @@ def apply_batch(state: EngineState, batch: EventBatch, received: float) -> Recei
 
     Returns:
         The receipts of events that are now durable.
+
+    Raises:
+        LongWork: more than `EngineState.most_rows` of a stream's rows would be integrated; nothing was applied.
     """
     checked = validate(batch, state.served.codes, state.slot_of, state.limits)
     with state.transaction(received) as change:
@@ -50,7 +57,56 @@ def apply_batch(state: EngineState, batch: EventBatch, received: float) -> Recei
             for one in opened.values()
         }
         receipts = replace(receipts, notes={name: some for name, some in remarks.items() if some})
-    return receipts
+    return _marked(receipts, checked, state)
+
+
+def _marked(receipts: Receipts, checked: Checked, state: EngineState) -> Receipts:
+    """Receipts that say which values are implausible, of those that became part of a row."""
+    taken = (Outcome.APPLIED, Outcome.CORRECTED, Outcome.LATE_APPLIED)
+    marked = checked.implausible[np.isin(receipts.outcomes[checked.implausible], taken)]
+    if not len(marked):
+        return receipts
+    assert state.limits.plausible is not None
+    notes = dict(receipts.notes)
+    counts: dict[str, int] = {}
+    for place in marked.tolist():
+        entry, code = int(checked.of[place]), int(checked.channels[place])
+        name = checked.names[entry]
+        channel = state.served.channels[code]
+        counts[channel] = counts.get(channel, 0) + 1
+        if len(notes.get(name, ())) < MOST_MARKS:
+            least, most = state.limits.plausible[:, code]
+            value, time = checked.values[place], checked.times[place]
+            remark = f"{channel} {value:g} at {time:g} is not between {least:g} and {most:g}"
+            notes[name] = (*notes.get(name, ()), remark)
+    return replace(receipts, notes=notes, implausible=counts)
+
+
+def apply_in_pieces(
+    state: EngineState, batch: EventBatch, clock: Callable[[], float]
+) -> Generator[Progress | None, None, Receipts]:
+    """`apply_batch`, in pieces where it is long: of many rows of a stream the first are durable before the last."""
+    own: list[Prepared] = []
+    try:
+        while True:
+            try:
+                return apply_batch(state, batch, clock())
+            except LongWork as work:
+                if work.sliced:
+                    break
+                long = work.tails
+            for number, changed in long.items():
+                if not changed:
+                    yield from rework(state, number, clock())
+                    continue
+                yield from prepare(state, number, changed, own)
+    finally:
+        state.prepared[:] = [one for one in state.prepared if one not in own]
+    parts, receipts = batch.parts(state.most_rows // 2), []
+    for done, part in enumerate(parts):
+        yield Progress(done, len(parts))
+        receipts.append((yield from apply_in_pieces(state, part, clock)))
+    return Receipts.joined(receipts)
 
 
 def _open(
@@ -72,6 +128,7 @@ def _open(
         features, wrong = state.served.check_static(
             name, None if static is None else static.get(name)
         )
+        wrong = name_fault(name) or wrong
         if wrong is None and len(fresh) >= most - state.totals.streams:
             wrong = Refusal(
                 "stream_limit",
@@ -104,6 +161,8 @@ def _integrated(
         width=state.model.channels,
         ahead=state.ahead,
     )
+    if (many := rows.lengths > state.most_rows).any():
+        raise LongWork({state.names[slot] for slot in rows.slots[many].tolist()}, {}, sliced=True)
     places = state.newest_places(rows.slots)
     if len(others):
         rows = rows.with_merged(*merge_others(state, checked, others))
@@ -146,18 +205,14 @@ def _refuse_rows(checked: Checked, rows: Rows, done: Integrated, whole: bool) ->
         elif row < len(rows.packed):
             places = rows.events[rows.pointers[row] : rows.pointers[row + 1]].tolist()
         else:
-            outcomes = rows.tails[stream - rows.in_order].merged.outcomes
+            tail = rows.tails[stream - rows.in_order]
+            outcomes = tail.merged.outcomes
+            if tail.prepared is not None:  # all of its changes are refused
+                tail.prepared.bad = time, why
+                continue
             unchanging = (Outcome.REFUSED, Outcome.DUPLICATE)
             changing = [event for event, one in outcomes.items() if one not in unchanging]
             places = [event for event in changing if checked.times[event] == time]
             places = places or [event for event in changing if checked.times[event] <= time]
-        if why:
-            refusal = Refusal("row_refused", "value", f"the row at {time!r}: {why}")
-        else:
-            refusal = Refusal(
-                "not_finite",
-                "value",
-                f"with the row at {time!r} the model's state would not be finite: check its values.",
-            )
-        checked.refuse(places, refusal)
+        checked.refuse(places, not_finite(time, why))
     return troubled

@@ -13,7 +13,7 @@ from onlinecde.streaming.looks import look_at_rows
 from onlinecde.streaming.pipeline.integrate import Integrated
 from onlinecde.streaming.pipeline.order import Rows
 from onlinecde.streaming.pipeline.validate import Checked, shown
-from onlinecde.streaming.state import BEFORE, Changed, EngineState, Transaction
+from onlinecde.streaming.state import BEFORE, Changed, EngineState, Totals, Transaction
 from onlinecde.streaming.stores.base import Commit, StreamRecord
 
 
@@ -62,6 +62,7 @@ def write_batch(
         answers = _answers(state, changed, probabilities[rows.ends - 1])
         cuts = [(t.slot, t.start if isinstance(t.base, int) else BEFORE) for t in rows.tails]
         newer = _newer(rows, done, state.settings.recent)
+        _note_reworks(state, rows, totals)
         change.then.append(lambda: state.advance(commit, changed, cuts, newer))
     commit.opened = [stream for slot, stream in opened.items() if slot in begun]
     totals.streams += len(commit.opened)
@@ -69,6 +70,18 @@ def write_batch(
     change.then.append(lambda: state.drop([slot for slot in opened if slot not in begun]))
     change.then.append(state.make_room)
     return Receipts(outcomes, checked.refusals, commit.sequence, answers, alarms)
+
+
+def _note_reworks(state: EngineState, rows: Rows, totals: Totals) -> None:
+    """Note the rows whose answers are still to be changed; what others prepared of rows that change is of no use."""
+    for tail in rows.tails:
+        number = int(state.number[tail.slot])
+        if tail.prepared is not None:
+            since, _ = totals.reworks.get(number, (tail.start, 0.0))
+            totals.reworks[number] = (min(since, tail.start), tail.prepared.until)
+        for other in [one for one in state.prepared if one.stream == number]:
+            if other is not tail.prepared and tail.start <= other.until:
+                state.prepared.remove(other)
 
 
 def _changed(state: EngineState, rows: Rows, done: Integrated, watched: np.ndarray) -> Changed:
@@ -130,14 +143,25 @@ def _rows(state: EngineState, rows: Rows, done: Integrated, commit: Commit) -> N
     place = easy
     for tail in rows.tails:
         number, end = int(state.number[tail.slot]), place + len(tail.rows)
-        known = next(iter(tail.known.values()), None)
-        earlier = float(state.last[tail.slot]) if known is None else known.before
-        for row, answer in zip(
-            tail.rows[tail.lead :], outputs[place + tail.lead : end], strict=True
-        ):
+        again = [
+            (row, answer, float(before.time))
+            for before, row, answer in zip(
+                tail.rows[tail.lead :],
+                tail.rows[tail.lead + 1 :],
+                outputs[place + tail.lead + 1 : end],
+                strict=False,
+            )
+        ]
+        if tail.prepared is not None:
+            earlier = tail.prepared.until
+        else:
+            known = next(iter(tail.known.values()), None)
+            earlier = float(state.last[tail.slot]) if known is None else known.before
+        again = [(tail.rows[tail.lead], outputs[place + tail.lead], earlier), *again]
+        commit.rows += tail.relinked
+        for row, answer, before_it in [*tail.early, *again]:
             old = tail.known.get(row.time)
-            commit.rows.append((number, row.time, sequence, *encode_row(row), answer, earlier))
-            earlier = row.time
+            commit.rows.append((number, row.time, sequence, *encode_row(row), answer, before_it))
             if old is not None and old.outputs != answer:
                 commit.revised.append((number, row.time, old.sequence, old.outputs))
         place = end

@@ -6,7 +6,7 @@ taken where it comes to the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,27 @@ from onlinecde.models import StreamState
 from onlinecde.streaming.codec import MOST_CORRECTIONS, Row, decode_row, encode_row
 from onlinecde.streaming.errors import CodecError
 from onlinecde.streaming.events import Outcome, Refusal
+from onlinecde.streaming.pipeline.long_tails import LongWork, Prepared, sizes
 from onlinecde.streaming.pipeline.validate import Checked
 from onlinecde.streaming.stores.base import RowRecord
 
 if TYPE_CHECKING:
     from onlinecde.streaming.state import EngineState
+
+
+FEW_TIMES = 64
+"""Times of events at which rows are looked up one by one"""
+
+
+def not_finite(time: float, why: str) -> Refusal:
+    """What is said of events with which a row has no finite state; why: the model's complaint, or nothing."""
+    if why:
+        return Refusal("row_refused", "value", f"the row at {time!r}: {why}")
+    return Refusal(
+        "not_finite",
+        "value",
+        f"with the row at {time!r} the model's state would not be finite: check its values.",
+    )
 
 
 @dataclass
@@ -34,6 +50,15 @@ class Merged:
     """Rows that are new or have other events than before"""
     noted: dict[float, Row] = field(default_factory=dict)
     """Rows that only learned of another event's id"""
+
+    def refuse_changes(self, time: float, why: str) -> None:
+        """Refuse all events that change something: with them the row at a time has no finite state."""
+        self.changed.clear()
+        self.noted.clear()
+        for event, outcome in self.outcomes.items():
+            if outcome not in (Outcome.REFUSED, Outcome.DUPLICATE):
+                self.outcomes[event] = Outcome.REFUSED
+                self.refusals[event] = not_finite(time, why)
 
     def refuse(self, event: int, code: str, message: str) -> None:
         """Refuse an event for its time."""
@@ -51,14 +76,23 @@ class Tail:
     """The state before the first of `rows`: its place in memory, or, where none there is old enough, itself"""
     lead: int
     """How many of `rows` lead up to the change and are not changed themselves"""
+    start: float
+    """Time of the first row that changes"""
     rows: list[Row]
     known: dict[float, RowRecord]
-    """Stored rows from the change on, by time"""
+    """Stored rows from the change on, by time; where it was prepared, of those before `rows` the changed ones alone"""
+    prepared: Prepared | None = None
+    """What leads up to the base, where that is beyond a change far back"""
+
+    relinked: Sequence[RowRecord] = ()
+    """Stored rows before `rows` that come after another row than they did"""
 
     @property
-    def start(self) -> float:
-        """Time of the first row that changes."""
-        return self.rows[self.lead].time
+    def early(self) -> list[tuple[Row, bytes, float]]:
+        """Changed rows before `rows`, the answers after them, and the times of the rows before."""
+        if (done := self.prepared) is None:
+            return []
+        return [(done.changed[t], answer, done.links[t]) for t, answer in done.answers.items()]
 
 
 def merge(
@@ -69,6 +103,7 @@ def merge(
     *,
     lateness: float,
     ahead: float,
+    floor: float = float("-inf"),
 ) -> Merged:
     """Take the events of one stream one by one, as if each had come alone.
 
@@ -79,6 +114,7 @@ def merge(
         older: gives a row from before that, by its time.
         lateness: how far behind the newest row an event may lie.
         ahead: how far ahead of it.
+        floor: rows up to this time were deleted by retention.
     """
     merged = Merged()
     rows = dict(stored)
@@ -99,6 +135,14 @@ def merge(
                     f"time {time!r} lies {last - time:g} behind the stream's newest row at {last!r}; "
                     f"events may come {lateness:g} late.",
                 )
+            continue
+        if time <= floor:
+            merged.refuse(
+                place,
+                "before_cut",
+                f"time {time!r} lies before what is kept of the stream: its rows up to {floor!r} were deleted by "
+                "retention.",
+            )
             continue
         if last > float("-inf") and time > last + ahead:
             merged.refuse(
@@ -177,19 +221,14 @@ def merge_others(
         name = None if ids is None else ids[place]
         event = (place, time, channel, float(checked.values[place]), name)
         events.setdefault(int(slots[place]), []).append(event)
-    tails, results, noted = [], [], []
+    tails, results, noted, long = [], [], [], {}
     for slot, own in events.items():
         number, last = int(state.number[slot]), float(state.last[slot])
         try:
             known = _known_rows(state, number, last, own)
-        except (
-            CodecError
-        ) as error:  # its stored rows are damaged: it keeps no other stream from going on
-            refusal = Refusal(error.code, "stream", str(error))
-            places = [event[0] for event in own]
-            results.append(
-                Merged(dict.fromkeys(places, Outcome.REFUSED), dict.fromkeys(places, refusal))
-            )
+            floor = _floor(state, number, known, own, last)
+        except CodecError as error:
+            results.append(_unreadable(own, error))
             continue
         stored = {time: decode_row(record) for time, record in known.items()}
 
@@ -199,38 +238,113 @@ def merge_others(
 
         merged = merge(
             own, last, stored, older,
-            lateness=state.settings.lateness, ahead=state.ahead,
+            lateness=state.settings.lateness, ahead=state.ahead, floor=floor,
         )  # fmt: skip
+        try:
+            tail = _tail(state, slot, merged, known) if merged.changed else None
+        except CodecError as error:
+            results.append(_unreadable(own, error))
+            continue
         results.append(merged)
+        if merged.changed:
+            if tail is None:
+                reworked = min(merged.changed) <= state.totals.reworks.get(number, (0, -np.inf))[1]
+                long[slot] = {} if reworked else merged.changed
+            elif tail.rows:
+                tails.append(tail)
         start = min(merged.changed, default=float("inf"))
         noted += [
             known[time]._replace(more=encode_row(row)[1])
             for time, row in merged.noted.items()
             if time < start
         ]
-        if merged.changed:
-            again = {time: row for time, row in stored.items() if time >= start}
-            again |= {time: row for time, row in merged.noted.items() if time >= start}
-            again |= merged.changed
-            base, lead = _base(state, slot, start)
-            rows = lead + [again[time] for time in sorted(again)]
-            known = {time: record for time, record in known.items() if time >= start}
-            tails.append(Tail(slot, merged, base, len(lead), rows, known))
+    if long:
+        names = {state.names[slot] for slot in long}
+        raise LongWork(names, {int(state.number[slot]): rows for slot, rows in long.items()})
     # Those with a base in memory first, so that they are looked up together with the streams in order.
     tails.sort(key=lambda tail: not isinstance(tail.base, int))
     return tails, results, noted
 
 
+def _unreadable(events: list[tuple], error: CodecError) -> Merged:
+    """Events of a stream whose stored rows are damaged: it keeps no other stream from going on."""
+    refusal = Refusal(error.code, "stream", str(error))
+    places = [event[0] for event in events]
+    return Merged(dict.fromkeys(places, Outcome.REFUSED), dict.fromkeys(places, refusal))
+
+
 def _known_rows(
     state: EngineState, number: int, last: float, events: list[tuple]
 ) -> dict[float, RowRecord]:
-    """The stored rows that events of a stream may belong to, by time."""
+    """The stored rows that events of a stream may belong to, by time: with ids, all within the allowed lateness."""
     if last == float("-inf"):
         return {}
     oldest = last - state.settings.lateness
-    if all(name is None for *_, name in events):
-        oldest = max(oldest, min(event[1] for event in events))
-    return {row.time: row for row in state.store.rows(number, oldest)}
+    if any(name is not None for *_, name in events):
+        records = state.store.rows(number, oldest)
+    else:
+        times = sorted({event[1] for event in events if oldest <= event[1] <= last})
+        if len(times) > FEW_TIMES:
+            records = state.store.rows(number, times[0], times[-1])
+        else:
+            records = [row for time in times for row in state.store.rows(number, time, time)]
+    return {row.time: row for row in records}
+
+
+def _tail(
+    state: EngineState, slot: int, merged: Merged, known: dict[float, RowRecord]
+) -> Tail | None:
+    """The rows of a stream that are integrated again; None where these are too many to be so at once.
+
+    Where the rows before were prepared and have no finite state, the events that change them are refused.
+    """
+    number, start, most = int(state.number[slot]), min(merged.changed), state.most_rows
+    rework = state.totals.reworks.get(number)
+    if rework is not None and start <= rework[1]:
+        return None
+    mine = [one for one in state.prepared if (one.stream, one.changed) == (number, merged.changed)]
+    prepared = mine[0] if mine else None
+    if prepared is not None:
+        if prepared.bad is not None:
+            merged.refuse_changes(*prepared.bad)
+            return Tail(slot, merged, 0, 0, start, [], {})
+        begin = float(np.nextafter(prepared.until, np.inf))
+        known = {time: known[time] for time in prepared.answers if time in known}
+    else:
+        begin, known = start, {}
+    records = state.store.rows(number, begin, newest=most + 1)
+    new = sum(time >= begin for time in merged.changed)
+    if len(records) + new > most:
+        if len(records) <= sizes(state)[1]:
+            raise LongWork({state.names[slot]}, {}, sliced=True)
+        return None
+    again = {record.time: decode_row(record) for record in records}
+    again |= {time: row for time, row in merged.noted.items() if time >= begin}
+    again |= {time: row for time, row in merged.changed.items() if time >= begin}
+    base, lead = (prepared.state, []) if prepared is not None else _base(state, slot, start)
+    rows = lead + [again[time] for time in sorted(again)]
+    known |= {record.time: record for record in records}
+    if prepared is None:
+        return Tail(slot, merged, base, len(lead), start, rows, known)
+    relinked = [
+        record._replace(before=before)
+        for time, before in prepared.links.items()
+        if time not in merged.changed
+        for record in state.store.rows(number, time, time)
+    ]
+    return Tail(slot, merged, base, 0, start, rows, known, prepared, relinked)
+
+
+def _floor(
+    state: EngineState, number: int, known: dict[float, RowRecord], events: list[tuple], last: float
+) -> float:
+    """Up to where a stream's rows were deleted, if some events may lie there; -inf for nowhere."""
+    if known and next(iter(known)) <= min(event[1] for event in events):
+        return float("-inf")
+    first = state.store.first_row(number)
+    if first is None:
+        return last  # nothing is left but the state
+    return float("-inf") if first.before is None else first.before
 
 
 def _base(state: EngineState, slot: int, start: float) -> tuple[int | StreamState, list[Row]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -29,17 +30,30 @@ class Limits:
     """Times the model can be asked about at all"""
     largest: float
     """Largest value the model's numbers hold"""
+    plausible: np.ndarray | None = None
+    """(2, channel): least and largest plausible values, NaN where there is no bound; None for none at all"""
+    refuse: bool = False
+    """Whether others are refused; else they are marked"""
 
     @classmethod
-    def of(cls, model: OnlineModel, horizon: float | None) -> Limits:
-        """What times and values a model can take; horizon as in `EngineSettings`."""
+    def of(
+        cls,
+        model: OnlineModel,
+        horizon: float | None,
+        plausible: np.ndarray | None = None,
+        implausible: str = "mark",
+    ) -> Limits:
+        """What times and values a model can take; horizon and so on as in `EngineSettings`."""
         encoding = getattr(model, "encoding", None)
         middle = 0.0 if encoding is None else float(encoding.time_shift)
         scale = 1.0 if encoding is None else float(encoding.time_scale)
         reach = HORIZON * scale if horizon is None else horizon
         if not reach > 0:
             raise StreamingError(f"horizon is {reach}: give a positive time.", "setting_bad")
-        return cls(middle - reach, middle + reach, float(torch.finfo(model.dtype).max))
+        if plausible is not None and np.isnan(plausible).all():
+            plausible = None
+        largest = float(torch.finfo(model.dtype).max)
+        return cls(middle - reach, middle + reach, largest, plausible, implausible == "refuse")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +72,8 @@ class Checked:
     valid: np.ndarray
     """(event,) bool"""
     refusals: dict[int, Refusal]
+    implausible: np.ndarray
+    """Positions of events whose values are marked as implausible"""
 
     @property
     def slots(self) -> np.ndarray:
@@ -154,6 +170,20 @@ def validate(
                 f"value {float(values[i])!r} is larger than {limits.largest!r}, the largest the model's numbers hold."
             ),
         )
+    implausible = np.empty(0, np.int64)
+    if limits.plausible is not None:
+        least, most = limits.plausible
+        implausible = np.flatnonzero(((values < least[codes]) | (values > most[codes])) & valid)
+        if limits.refuse:
+            refuse(
+                implausible,
+                "value_implausible",
+                "value",
+                lambda i: (
+                    f"value {values[i]:g} is not between {least[codes[i]]:g} and {most[codes[i]]:g}."
+                ),
+            )
+            implausible = implausible[:0]
     ids = batch.ids
     if ids is not None:
         wrong = [i for i, one in enumerate(ids) if one is not None and not is_text(one)]
@@ -164,7 +194,10 @@ def validate(
             lambda i: f"id is {_quoted(ids[i])}: give a text of 1 to {LONGEST_NAME} characters.",
         )
     # -0.0 and 0.0 are one time; a store may keep only one of them.
-    return Checked(batch.streams, of, slots, times + 0.0, codes, values, ids, valid, refusals)
+    times = times + 0.0
+    return Checked(
+        batch.streams, of, slots, times, codes, values, ids, valid, refusals, implausible
+    )
 
 
 def is_text(text: Any) -> bool:
@@ -175,6 +208,23 @@ def is_text(text: Any) -> bool:
 def is_name(name: Any) -> bool:
     """Whether something can name a stream; paths of the web lose the names `.` and `..` on their way."""
     return is_text(name) and name not in (".", "..")
+
+
+def plain_name(name: str) -> str:
+    """The one form of a name in which a stream can be opened: of Unicode NFC, without blanks around it."""
+    return name if name.isascii() and name == name.strip() else normalize("NFC", name).strip()
+
+
+def name_fault(name: str) -> Refusal | None:
+    """Why a stream cannot be opened under a name that looks like another one."""
+    plain = plain_name(name)
+    if plain == name:
+        return None
+    return Refusal(
+        "stream_bad",
+        "stream",
+        f"stream is {_quoted(name)}, with blanks around it or not in Unicode's form NFC: call it {_quoted(plain)}.",
+    )
 
 
 def _lookup(names: Any, known: Mapping[str, int]) -> np.ndarray:

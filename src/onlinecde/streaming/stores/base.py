@@ -206,6 +206,10 @@ class Store(Protocol):
         """Streams with rows that a commit changed from a wall clock on, and all that have an origin, by number."""
         ...
 
+    def outlines(self, after: int, most: int) -> list[tuple[StreamRecord, StateRecord]]:
+        """Streams with rows, by number, from after a number on, at most so many; their states have no body."""
+        ...
+
     def newest(self, most: int) -> list[int]:
         """The streams changed last, at most so many."""
         ...
@@ -217,8 +221,9 @@ class Store(Protocol):
         until: float = float("inf"),
         *,
         newest: int | None = None,
+        oldest: int | None = None,
     ) -> list[RowRecord]:
-        """Rows with since <= time <= until in order of time; at most the `newest` of them."""
+        """Rows with since <= time <= until in order of time; at most the `newest` or the `oldest` of them."""
         ...
 
     def received(self, sequences: Sequence[int]) -> dict[int, float]:
@@ -265,8 +270,8 @@ class Store(Protocol):
 
     def floors(
         self, after: int, most: int, *, keep: float | None, lateness: float, old: int | None
-    ) -> tuple[list[Floor], int] | None:
-        """Where the next `most` streams after a number may be cut, and the last of them; None after all.
+    ) -> tuple[list[Floor], int, int | None] | None:
+        """Where the next `most` streams after a number may be cut, the last of them, the oldest commit of a row.
 
         keep: rows more than this before the newest go; old: rows of commits up to this one go. Rows within
         `lateness` of the newest, and those from the state before them on, stay in any case.
@@ -277,12 +282,23 @@ class Store(Protocol):
         """Delete about `most` rows up to some floors in one transaction: how many went, how many floors are done."""
         ...
 
-    def drop_old(self, wall: float | None, old: int, most: int = 1_000) -> int:
-        """Delete a few records older than a commit, and alarms raised before a wall clock but each stream's newest."""
+    def drop_old(self, wall: float | None, old: int, least: int, most: int = 1_000) -> int:
+        """Delete a few alarms raised before a wall clock, but each stream's newest, and events refused up to a commit.
+
+        least: the oldest commit that a row is from; those before it go, too.
+        """
         ...
 
-    def oldest_sequence(self, stream: int) -> int | None:
-        """Number of the commit that a stream's oldest row is from."""
+    def first_row(self, stream: int) -> RowRecord | None:
+        """The oldest row of a stream that is stored."""
+        ...
+
+    def next_rows(self, stream: int, after: float, most: int) -> list[RowRecord]:
+        """The first rows after a time, at most so many."""
+        ...
+
+    def changed_since(self, stream: int, sequence: int) -> float:
+        """Time of the first row that a commit after this one wrote; there must be one."""
         ...
 
     def over(self, ended: float | None, idle: float | None, most: int) -> list[StreamRecord]:

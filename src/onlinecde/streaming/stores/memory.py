@@ -126,6 +126,13 @@ class MemoryStore:
             if state.received >= since or origin is not None
         ]
 
+    def outlines(self, after: int, most: int) -> list[tuple[StreamRecord, StateRecord]]:
+        numbers = sorted(number for number in self._states if number > after)[:most]
+        return [
+            (self.streams([number])[0], state._replace(body=b""))
+            for number, state in zip(numbers, self.states(numbers), strict=True)
+        ]
+
     def newest(self, most: int) -> list[int]:
         latest = sorted(self.states(), key=lambda state: -state.received)
         return [state.stream for state in latest[:most]]
@@ -137,11 +144,13 @@ class MemoryStore:
         until: float = float("inf"),
         *,
         newest: int | None = None,
+        oldest: int | None = None,
     ) -> list[RowRecord]:
         times = self._times.get(stream, [])
         chosen = times[bisect_left(times, since) : bisect_right(times, until)]
         if newest is not None:
             chosen = chosen[max(0, len(chosen) - newest) :]
+        chosen = chosen[:oldest]
         return [RowRecord(*self._rows[stream][time]) for time in chosen]
 
     def received(self, sequences: Sequence[int]) -> dict[int, float]:
@@ -193,7 +202,8 @@ class MemoryStore:
         return self._pruned
 
     def prune(self, keep: float) -> int:
-        floors, _ = self.floors(0, 2**62, keep=keep, lateness=0.0, old=None) or ([], 0)
+        piece = self.floors(0, 2**62, keep=keep, lateness=0.0, old=None)
+        floors = [] if piece is None else piece[0]
         return self.cut(floors, 2**62)[0]
 
     def sequence_at(self, wall: float) -> int:
@@ -201,7 +211,7 @@ class MemoryStore:
 
     def floors(
         self, after: int, most: int, *, keep: float | None, lateness: float, old: int | None
-    ) -> tuple[list[Floor], int] | None:
+    ) -> tuple[list[Floor], int, int | None] | None:
         some = sorted(number for number in self._states if number > after)[:most]
         floors = []
         for number in some:
@@ -214,7 +224,8 @@ class MemoryStore:
             kept = self.checkpoint(number, max(limits))
             if kept is not None and (self._times.get(number) or [inf])[0] <= kept.time:
                 floors.append(Floor(number, kept.time))
-        return (floors, some[-1]) if some else None
+        oldest = [row.sequence for row in map(self.first_row, some) if row is not None]
+        return (floors, some[-1], min(oldest, default=None)) if some else None
 
     def cut(self, floors: Sequence[Floor], most: int = 2_000) -> tuple[int, int]:
         gone = done = 0
@@ -234,21 +245,28 @@ class MemoryStore:
         self._pruned |= gone > 0
         return gone, done
 
-    def drop_old(self, wall: float | None, old: int, most: int = 1_000) -> int:
+    def drop_old(self, wall: float | None, old: int, least: int, most: int = 1_000) -> int:
         newest = {alarm.number for alarm in self.newest_alarms()}
         gone = [] if wall is None else [
             n for n, alarm in self._alarms.items() if alarm.raised < wall and n not in newest
         ]  # fmt: skip
         for number in gone:
             del self._alarms[number]
-        commits = [number for number in self._received if number < old]
+        commits = [number for number in self._received if number < least]
         for number in commits:
             del self._received[number]
         return len(gone) + len(commits)
 
-    def oldest_sequence(self, stream: int) -> int | None:
-        times = self._times.get(stream)
-        return self._rows[stream][times[0]][2] if times else None
+    def first_row(self, stream: int) -> RowRecord | None:
+        return next(iter(self.next_rows(stream, -inf, 1)), None)
+
+    def next_rows(self, stream: int, after: float, most: int) -> list[RowRecord]:
+        times = self._times.get(stream, [])
+        place = bisect_right(times, after)
+        return [RowRecord(*self._rows[stream][time]) for time in times[place : place + most]]
+
+    def changed_since(self, stream: int, sequence: int) -> float:
+        return min(time for time, row in self._rows[stream].items() if row[2] > sequence)
 
     def over(self, ended: float | None, idle: float | None, most: int) -> list[StreamRecord]:
         result = []

@@ -190,6 +190,8 @@ class PostgresStore(RelationalStore):
         return KEPT_REFUSALS
 
     _order_of_revised = "number"
+    _place, _here, _before_all = "ctid::text AS place", "ctid = ?::text::tid", "(0,0)"
+    _after, _sorted = "ctid > ?::text::tid", "ctid"
 
     def _read(self, sql: str, values: Sequence[Any] = (), stream: int | None = None) -> list[tuple]:
         if self._db is not None and not self._piped:  # what this transaction has changed is seen

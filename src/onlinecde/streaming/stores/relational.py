@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from onlinecde.streaming.alarms import Alarm
-from onlinecde.streaming.errors import StoreDamaged, StoreError
+from onlinecde.streaming.errors import (
+    StoreCorrupt,
+    StoreDamaged,
+    StoreError,
+)
 from onlinecde.streaming.stores.base import (
     CheckpointRecord,
     ClockRecord,
@@ -28,7 +33,15 @@ from onlinecde.streaming.stores.base import (
     StreamRecord,
     rearmed_alarms,
 )
-from onlinecde.streaming.stores.tables import CHECKSUMS, FIELDS, HEAD, PER_STREAM, SHADOW
+from onlinecde.streaming.stores.tables import (
+    CHECKSUMS,
+    FIELDS,
+    HEAD,
+    KEYS,
+    KINDS,
+    PER_STREAM,
+    SHADOW,
+)
 
 KEPT_REFUSALS = 100_000
 """Refused events are for looking into; only the newest are kept, so that nobody can fill the disk with them."""
@@ -75,6 +88,14 @@ class RelationalStore:
         raise NotImplementedError
 
     def _transaction(self) -> AbstractContextManager[Any]:
+        raise NotImplementedError
+
+    def compact(self, pages: int | None = None) -> int:
+        """Give back room that is free in the store, `pages` at most, all by default; how many are still free."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of the store; what was committed stays."""
         raise NotImplementedError
 
     def _claim(self, before: Meta, after: Meta, crc: int) -> bool:
@@ -137,17 +158,23 @@ class RelationalStore:
             sound = [fine or one[-1] is None for fine, one in zip(sound, stored, strict=True)]
         return sound
 
-    def _checked(self, table: str, stored: Sequence[tuple], owner: int | None = 0) -> list[tuple]:
-        """Records without their checksums; owner: the field with the number of their stream."""
+    def _checked(
+        self,
+        table: str,
+        stored: Sequence[tuple],
+        owner: int | None = 0,
+        stream: int | None = None,
+    ) -> list[tuple]:
+        """Records without their checksums; owner: the field with the number of their stream, or that stream."""
         if not stored:
             return []
         sound = self._sound(CHECKSUMS[table], stored)
         if not all(sound):
             bad = stored[sound.index(False)]
             when = f" at {bad[1]!r}" if table in ("rows", "checkpoints", "revised") else ""
-            self._damaged(
-                None if owner is None else bad[owner], f"a record of `{table}`{when} is damaged"
-            )
+            if stream is None and owner is not None:
+                stream = bad[owner]
+            self._damaged(stream, f"a record of `{table}`{when} is damaged")
         return [one[:-1] for one in stored]
 
     def _damaged(self, stream: Any, what: str) -> None:
@@ -164,9 +191,9 @@ class RelationalStore:
             names = []
         return f"stream {names[0][0]!r}: " if names else f"stream number {stream}: "
 
-    def _insert(self, table: str, records: Sequence[tuple]) -> None:
+    def _insert(self, table: str, records: Sequence[tuple], *more: Any) -> None:
         if records:
-            self._put(table, CHECKSUMS[table].sealed(records))
+            self._put(table, CHECKSUMS[table].sealed(records, *more))
 
     # Writing
 
@@ -198,9 +225,9 @@ class RelationalStore:
             )
         rearmed = rearmed_alarms(self, commit.rearmed)
         self._insert("commits", [(sequence, commit.received)])
-        self._insert("streams", [(*one, None) for one in commit.opened])
-        self._insert("rows", [one if len(one) == 7 else RowRecord(*one) for one in commit.rows])
-        self._insert("states", [(*one, sequence) for one in commit.states])
+        self._insert("streams", commit.opened, None)
+        self._insert("rows", commit.rows)
+        self._insert("states", commit.states, sequence)
         if commit.cuts:
             self._cut("checkpoints", commit.cuts)
         self._insert("checkpoints", commit.checkpoints)
@@ -279,8 +306,8 @@ class RelationalStore:
     def states(self, numbers: Sequence[int] | None = None) -> list[StateRecord]:
         try:
             stored = self._chosen("states", "stream", numbers)
-        except StoreError as error:
-            if type(error) is not StoreError or numbers is None:
+        except StoreCorrupt:
+            if numbers is None:
                 raise
             stored = [
                 one for number in sorted(set(numbers)) for one in self._state_alone(int(number))
@@ -310,23 +337,42 @@ class RelationalStore:
         ]
 
     def clocks(self, since: float) -> list[ClockRecord]:
+        # Whoever asks for a damaged one is told; it raises no alarm.
+        return [
+            ClockRecord(state.stream, state.time, state.received, stream.origin, state.outputs)
+            for stream, state, sound in self._outlines(
+                "received >= ? OR origin IS NOT NULL ORDER BY stream", (since,)
+            )
+            if sound
+        ]
+
+    def outlines(self, after: int, most: int) -> list[tuple[StreamRecord, StateRecord]]:
+        asked = self._outlines("stream > ? ORDER BY stream LIMIT ?", (after, most))
+        return [(stream, state) for stream, state, _ in asked]
+
+    def _outlines(
+        self, where: str, values: Sequence[Any]
+    ) -> list[tuple[StreamRecord, StateRecord, bool]]:
+        """Streams and their states without the body, and whether both are as they were written."""
         fields = ", ".join(f"s.{name}" for name in FIELDS["states"].split(", ")).replace(
             "s.body", "NULL"
         )
         sql = (
             f"SELECT {fields}, number, name, static, origin, ended, t.crc FROM states s JOIN streams t "
-            "ON number = stream WHERE received >= ? OR origin IS NOT NULL ORDER BY stream"
+            f"ON number = stream WHERE {where}"
         )
-        stored = self._read(sql, (since,))
+        stored = self._read(sql, values)
         if not stored:
             return []
         sound = self._sound(CHECKSUMS["states"], [one[:11] for one in stored])
         known = self._sound(CHECKSUMS["streams"], [one[11:] for one in stored])
-        # Whoever asks for a damaged one is told; it raises no alarm.
+        states = [
+            one[:8] if fine else _damaged_state(one[0], one[7])[:8]
+            for one, fine in zip(stored, sound, strict=True)
+        ]
         return [
-            ClockRecord(one[0], one[1], one[6], one[14], one[7])
-            for one, *fine in zip(stored, sound, known, strict=True)
-            if all(fine)
+            (StreamRecord(*one[11:15]), StateRecord._make((*state, b"")), all(fine))
+            for one, state, *fine in zip(stored, states, sound, known, strict=True)
         ]
 
     def newest(self, most: int) -> list[int]:
@@ -340,16 +386,20 @@ class RelationalStore:
         until: float = float("inf"),
         *,
         newest: int | None = None,
+        oldest: int | None = None,
     ) -> list[RowRecord]:
         sql = (
             f"SELECT {FIELDS['rows']} FROM rows WHERE stream = ? AND time >= ? AND time <= ? "
             "ORDER BY time "
         )
-        if newest is None:
+        if oldest is not None:
+            stored = self._read(sql + "LIMIT ?", (stream, since, until, oldest), stream)
+            until = stored[-1][1] if len(stored) == oldest else until
+        elif newest is None:
             stored = self._read(sql, (stream, since, until), stream)
         else:
             stored = self._read(sql + "DESC LIMIT ?", (stream, since, until, newest), stream)[::-1]
-        result = [RowRecord(*one) for one in self._checked("rows", stored)]
+        result = [RowRecord(*one) for one in self._checked("rows", stored, stream=stream)]
         self._check_links(
             stream, result, since, until, whole=newest is None or len(stored) < newest
         )
@@ -379,7 +429,8 @@ class RelationalStore:
                 self._damaged(stream, f"a row before that at {after[0][1]!r} is missing")
         elif not rows or rows[-1].before is not None:
             state = self._read("SELECT time FROM states WHERE stream = ?", (stream,), stream)
-            if state and (state[0][0] > last or not rows) and since <= state[0][0] <= until:
+            lost = state and (state[0][0] > last or not rows) and since <= state[0][0] <= until
+            if lost and not self._is_cut(stream, state[0][0], float("inf")):
                 self._damaged(stream, f"its newest row, at {state[0][0]!r}, is missing")
 
     def _missing(self, stream: int, row: RowRecord, *, cut: bool) -> None:
@@ -397,6 +448,11 @@ class RelationalStore:
 
     def received(self, sequences: Sequence[int]) -> dict[int, float]:
         stored = self._chosen("commits", "sequence", list(sequences))
+        if missing := set(sequences).difference(one[0] for one in stored):
+            oldest = self._read("SELECT min(sequence) FROM commits")[0][0]
+            lost = [n for n in missing if (oldest or n) < n <= self._meta().sequence]
+            if lost:
+                self._damaged(None, f"the record of commit {lost[0]} is missing")
         return {one[0]: one[1] for one in self._checked("commits", stored, owner=None)}
 
     def checkpoint(self, stream: int, before: float) -> CheckpointRecord | None:
@@ -407,13 +463,15 @@ class RelationalStore:
             f"SELECT {FIELDS['checkpoints']} FROM {table} WHERE stream = ? AND time < ? "
             "ORDER BY time DESC LIMIT 1"
         )
-        stored = self._checked("checkpoints", self._read(sql, (stream, before), stream))
+        stored = self._checked(
+            "checkpoints", self._read(sql, (stream, before), stream), stream=stream
+        )
         return CheckpointRecord(*stored[0]) if stored else None
 
     def revised(self, stream: int) -> list[RevisedRecord]:
         order = self._order_of_revised
         sql = f"SELECT {FIELDS['revised']} FROM revised WHERE stream = ? ORDER BY {order}"
-        stored = self._checked("revised", self._read(sql, (stream,), stream))
+        stored = self._checked("revised", self._read(sql, (stream,), stream), stream=stream)
         return [RevisedRecord(*one) for one in stored]
 
     _order_of_revised = "rowid"
@@ -434,7 +492,7 @@ class RelationalStore:
             asked.append("acknowledged IS NULL")
         where = f"WHERE {' AND '.join(asked)}" if asked else ""
         sql = f"SELECT {FIELDS['alarms']} FROM alarms {where} ORDER BY number DESC"
-        stored = self._checked("alarms", self._read(sql, values, stream), owner=1)
+        stored = self._checked("alarms", self._read(sql, values, stream), 1, stream)
         return [Alarm(*one) for one in stored]
 
     def alarms_from(self, number: int, most: int) -> list[Alarm[int]]:
@@ -472,7 +530,7 @@ class RelationalStore:
     def prune(self, keep: float) -> int:
         gone, after = 0, 0
         while (piece := self.floors(after, 500, keep=keep, lateness=0.0, old=None)) is not None:
-            floors, after = piece
+            floors, after, _ = piece
             while floors:
                 deleted, done = self.cut(floors)
                 gone, floors = gone + deleted, floors[done:]
@@ -495,13 +553,15 @@ class RelationalStore:
 
     def floors(
         self, after: int, most: int, *, keep: float | None, lateness: float, old: int | None
-    ) -> tuple[list[Floor], int] | None:
+    ) -> tuple[list[Floor], int, int | None] | None:
         sql = "SELECT stream, time FROM states WHERE stream > ? ORDER BY stream LIMIT ?"
         some = self._read(sql, (after, most))
         if not some:
             return None
-        floors = []
+        floors, oldest = [], []
         for stream, newest in some:
+            sql = "SELECT sequence FROM rows WHERE stream = ? ORDER BY time LIMIT 1"
+            oldest += [one[0] for one in self._read(sql, (stream,), stream)]
             limits = [] if keep is None else [newest - max(keep, lateness)]
             if old is not None:
                 sql = (
@@ -515,7 +575,7 @@ class RelationalStore:
                 sql = "SELECT 1 FROM rows WHERE stream = ? AND time <= ? LIMIT 1"
                 if self._read(sql, (stream, floor), stream):
                     floors.append(Floor(stream, floor))
-        return floors, some[-1][0]
+        return floors, some[-1][0], min(oldest, default=None)
 
     def cut(self, floors: Sequence[Floor], most: int = 2_000) -> tuple[int, int]:
         gone = done = 0
@@ -545,7 +605,7 @@ class RelationalStore:
         sql = "SELECT min(time) FROM checkpoints WHERE stream = ? AND time >= ? AND time <= ?"
         return self._read(sql, (stream, far[0][0], floor), stream)[0][0]
 
-    def drop_old(self, wall: float | None, old: int, most: int = 1_000) -> int:
+    def drop_old(self, wall: float | None, old: int, least: int, most: int = 1_000) -> int:
         gone = 0
         with self._transaction():
             sql = (
@@ -559,13 +619,33 @@ class RelationalStore:
                     sql.format("alarms", "number", f"raised < ? AND {newest}"), (wall, most)
                 )
                 gone += self._change(sql.format("refused", "number", "sequence <= ?"), (old, most))
-            gone += self._change(sql.format("commits", "sequence", "sequence < ?"), (old, most))
+            gone += self._change(sql.format("commits", "sequence", "sequence < ?"), (least, most))
         return gone
 
-    def oldest_sequence(self, stream: int) -> int | None:
-        sql = "SELECT sequence FROM rows WHERE stream = ? ORDER BY time LIMIT 1"
-        stored = self._read(sql, (stream,), stream)
-        return stored[0][0] if stored else None
+    def first_row(self, stream: int) -> RowRecord | None:
+        sql = f"SELECT {FIELDS['rows']} FROM rows WHERE stream = ? ORDER BY time LIMIT 1"
+        stored = self._checked("rows", self._read(sql, (stream,), stream), stream=stream)
+        return RowRecord(*stored[0]) if stored else None
+
+    def next_rows(self, stream: int, after: float, most: int) -> list[RowRecord]:
+        sql = (
+            f"SELECT {FIELDS['rows']} FROM rows WHERE stream = ? AND time > ? ORDER BY time LIMIT ?"
+        )
+        stored = self._checked(
+            "rows", self._read(sql, (stream, after, most), stream), stream=stream
+        )
+        rows = [RowRecord(*one) for one in stored]
+        if rows:
+            if rows[0].before not in (None, float("-inf"), after):
+                self._missing(stream, rows[0], cut=True)
+            for first, second in pairwise(rows):
+                if second.before not in (None, first.time):
+                    self._missing(stream, second, cut=False)
+        return rows
+
+    def changed_since(self, stream: int, sequence: int) -> float:
+        sql = "SELECT min(time) FROM rows WHERE stream = ? AND sequence > ?"
+        return self._read(sql, (stream, sequence), stream)[0][0]
 
     def over(self, ended: float | None, idle: float | None, most: int) -> list[StreamRecord]:
         asked, values = [], []
@@ -579,6 +659,113 @@ class RelationalStore:
         sql = f"SELECT {fields} FROM streams t LEFT JOIN states ON stream = number WHERE {' OR '.join(asked)} LIMIT ?"
         stored = self._read(sql, (*values, most))
         return [StreamRecord(*one[:4]) for one in self._checked("streams", stored)]
+
+    # Looking through a whole store, and mending it
+
+    _place = "rowid"
+    _here = "rowid = ?"
+
+    def read(self, sql: str, *values: Any) -> list[tuple]:
+        """The answer to a question, as it is stored: nothing is checked."""
+        return self._read(sql, values)
+
+    def integrity(self) -> list[str]:
+        """What is wrong with the store beside its records."""
+        return []
+
+    def scan(self, table: str, together: int = 1_000) -> Iterator[list[tuple] | str]:
+        """All records of a table, some at a time, each with its place before it; or what keeps some from being read."""
+        place, fields = self._place, FIELDS[table]
+        sql = f"SELECT {place}, {fields} FROM {table} WHERE {self._after} ORDER BY {self._sorted} LIMIT ?"
+        last: Any = self._before_all
+        size = together
+        while last is not None:
+            try:
+                some = self._read(sql, (last, size))
+            except StoreCorrupt as error:
+                if size > 1:
+                    size //= 2
+                    continue
+                yield str(error)
+                last, size = self._beyond(sql, last), together
+                continue
+            if not some:
+                return
+            yield some
+            last, size = some[-1][0], together
+
+    _after, _sorted = "rowid > ?", "rowid"
+    _before_all: Any = -(2**62)
+
+    def _beyond(self, sql: str, last: Any) -> Any:
+        """The first place after some that cannot be read; None where nothing comes after."""
+        return None
+
+    def replace_record(self, table: str, place: Any, record: tuple | None) -> None:
+        """Write another record, with its checksum, to a place; none: delete what is stored there."""
+        with self._transaction():
+            if record is None:
+                self._change(f"DELETE FROM {table} WHERE {self._here}", (place,))
+                return
+            fields = ", ".join(f"{name} = ?" for name in KINDS[table])
+            self._change(f"UPDATE {table} SET {fields} WHERE {self._here}", (*record, place))
+
+    def set_aside(self, stream: int) -> None:
+        """Delete all there is of a stream, without counting it out."""
+        with self._transaction():
+            for table in PER_STREAM:
+                self._change(f"DELETE FROM {table} WHERE stream = ?", (stream,))
+            self._change("DELETE FROM streams WHERE number = ?", (stream,))
+
+    def cut_at(self, floor: CheckpointRecord) -> None:
+        """Delete a stream's rows up to a state, whether it was kept for good until now or not."""
+        with self._transaction():
+            self._cut("checkpoints", [(floor.stream, floor.time)])
+            self._change(
+                "DELETE FROM checkpoints WHERE stream = ? AND time <= ?", (floor.stream, floor.time)
+            )
+            self._insert("checkpoints", [floor])
+            for table in ("rows", "revised"):
+                self._change(
+                    f"DELETE FROM {table} WHERE stream = ? AND time <= ?",
+                    (floor.stream, floor.time),
+                )
+            self._write_meta(pruned=1)
+
+    def seal_old(self) -> int:
+        """Give the records of an earlier version their checksums, and its rows the time of the row before; how many."""
+        if not self.unchecked:
+            return 0
+        count = 0
+        for table, checksum in CHECKSUMS.items():
+            for some in self.scan(table):
+                old = [one for one in some if isinstance(one, tuple) and one[-1] is None]
+                if not old:
+                    continue
+                count += len(old)
+                records = [one[1:-1] for one in old]
+                if table == "rows":
+                    records = [self._linked(one) for one in records]
+                elif table in ("states", f"{SHADOW}states"):
+                    records = [(*one[:-1], one[-1] or 0) for one in records]
+                with self._transaction():
+                    if table in KEYS:
+                        self._put(table, checksum.sealed(records))
+                    else:
+                        sql = f"UPDATE {table} SET crc = ? WHERE {self._here}"
+                        for one, crc in zip(old, checksum.of(records), strict=True):
+                            self._change(sql, (crc, one[0]))
+        self.write_notes({name: one for name, one in self.notes.items() if name != "unchecked"})
+        self.unchecked = False
+        return count
+
+    def _linked(self, row: tuple) -> tuple:
+        """A row with the time of the row before it; where there is none and rows were deleted, it stays unknown."""
+        sql = "SELECT max(time) FROM rows WHERE stream = ? AND time < ?"
+        before = self._read(sql, (row[0], row[1]))[0][0]
+        if before is None:
+            before = None if self.pruned() else float("-inf")
+        return (*row[:-1], before)
 
     # Another model beside the one that serves
 

@@ -12,8 +12,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onlinecde.streaming.alarms import Alarm
-from onlinecde.streaming.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
+from onlinecde.streaming.errors import (
+    StoreBusy,
+    StoreCorrupt,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+)
+from onlinecde.streaming.stores.base import RevisedRecord
 from onlinecde.streaming.stores.relational import REMEDY, RelationalStore
+from onlinecde.streaming.stores.salvage import any_text, beyond
 from onlinecde.streaming.stores.sqlite_file import OwnedFile
 from onlinecde.streaming.stores.tables import (
     CHECKSUMS,
@@ -79,6 +87,7 @@ class SQLiteStore(RelationalStore):
                 self._db = sqlite3.connect(
                     self._real, timeout=wait, isolation_level=None, check_same_thread=False
                 )
+                self._db.text_factory = any_text
                 try:
                     self._prepare(synchronous)
                 except BaseException:
@@ -130,8 +139,8 @@ class SQLiteStore(RelationalStore):
         self._check_directory()
 
     def _check_directory(self) -> None:
-        """Look through the lists by which streams and alarms are found: nothing is missed silently in them."""
-        for table in ("streams", "alarms"):
+        """Look through the small lists that an index finds: nothing is missed silently in them."""
+        for table in ("streams", "alarms", "revised"):
             try:
                 report = self._read(f"PRAGMA integrity_check('{table}')")
                 sql = f"SELECT {FIELDS['streams']} FROM streams NOT INDEXED"
@@ -156,9 +165,13 @@ class SQLiteStore(RelationalStore):
                 raise StoreFull(f"{content}: make room, then send the events again.") from error
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise StoreBusy(f"{content}: another process holds it; try again later.") from error
+            if code == sqlite3.SQLITE_CORRUPT:
+                raise StoreCorrupt(f"{content}: {_REMEDIES[code]}") from error
             if code in _REMEDIES:
                 raise StoreError(f"{content}: {_REMEDIES[code]}") from error
             raise StoreError(f"{content}.") from error
+        except UnicodeDecodeError as error:  # what SQLite would say of it is not even text
+            raise StoreCorrupt(f"{self.file}: {_REMEDIES[sqlite3.SQLITE_CORRUPT]}") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -177,8 +190,8 @@ class SQLiteStore(RelationalStore):
         try:
             with self._failing():
                 return self._db.execute(sql, values).fetchall()
-        except StoreError as error:
-            if stream is None or type(error) is not StoreError:
+        except StoreCorrupt as error:
+            if stream is None:
                 raise
             raise StoreDamaged(f"{self._called(stream)}{error} Or {REMEDY}.") from error
 
@@ -197,20 +210,24 @@ class SQLiteStore(RelationalStore):
     def names_lost(self) -> bool:
         return "streams" in self._lost
 
-    def _owned_alarms(self, streams: Sequence[int] | None) -> None:
-        """Raise where alarms of these streams may be missing among those that an index finds."""
-        if "alarms" in self._lost and (streams is None or len(streams)):
+    def _check_list(self, table: str, streams: Sequence[int] | None) -> None:
+        """Raise where records of these streams may be missing among those that an index finds."""
+        if table in self._lost and (streams is None or len(streams)):
             stream = None if streams is None else streams[0]
-            self._damaged(stream, "the list of alarms is damaged, so that some may be missing")
+            self._damaged(stream, f"the list of `{table}` is damaged, so that some may be missing")
+
+    def revised(self, stream: int) -> list[RevisedRecord]:
+        self._check_list("revised", [stream])
+        return super().revised(stream)
 
     def alarms(
         self, stream: int | None = None, *, unacknowledged: bool = False
     ) -> list[Alarm[int]]:
-        self._owned_alarms(None if stream is None else [stream])
+        self._check_list("alarms", None if stream is None else [stream])
         return super().alarms(stream, unacknowledged=unacknowledged)
 
     def newest_alarms(self, streams: Sequence[int] | None = None) -> list[Alarm[int]]:
-        self._owned_alarms(streams)
+        self._check_list("alarms", streams)
         return super().newest_alarms(streams)
 
     def _change(self, sql: str, values: Sequence[Any] = ()) -> int:
@@ -221,6 +238,16 @@ class SQLiteStore(RelationalStore):
 
     def _cut(self, table: str, cuts: Sequence[tuple[int, float]]) -> None:
         self._db.executemany(f"DELETE FROM {table} WHERE stream = ? AND time >= ?", cuts)
+
+    def _beyond(self, sql: str, last: Any) -> Any:
+        return beyond(self._db, sql, last)
+
+    def integrity(self) -> list[str]:
+        try:
+            report = self._read("PRAGMA integrity_check(20)")
+        except StoreError as error:
+            return [str(error)]
+        return [] if report == [("ok",)] else [one[0].replace("\n", " ") for one in report]
 
     def _kept_refusals(self) -> int:
         return KEPT_REFUSALS
