@@ -148,6 +148,7 @@ def main() -> None:
         told = {
             "format": "onlinecde strangers 1",
             "command": "python -m benchmarks.strangers --data DIR --work OUT"
+            + "".join(f" --task {name}" for name in asked.task or ())
             + f" {' '.join(limits)} --out benchmarks/results/strangers.json",
             **circumstances("cpu"),
             "tasks": found,
