@@ -46,7 +46,7 @@ ENVIRONMENT = {
     "ONLINECDE_CACHE": "folder of prepared data and of compiled kernels of a GPU; default `~/.cache/onlinecde`",
     "ONLINECDE_DATA": "folder of the data sets that cannot be downloaded, or were already",
     "ONLINECDE_CLUSTERS": "`0` leaves out CUDA kernels on thread-block clusters (compute capability 9)",
-    "ONLINECDE_NAME": "a limit of `onlinecde serve` by name, as `ONLINECDE_RESIDENT=20000`: `serve --show-settings` has them all",
+    "ONLINECDE_NAME": "a limit of `onlinecde serve` by name, as in `ONLINECDE_RESIDENT=20000` (`--show-settings`)",
     "ONLINECDE_TOKEN": "access token that `onlinecde replay` sends",
 }
 """Environment variables that a user may set; others are of tests and workers."""
