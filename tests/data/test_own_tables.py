@@ -241,7 +241,9 @@ def test_other_faults_say_what_to_do(tmp_path, long_frame, deaths):
         task_from_table(tmp_path / "t.csv.gz", labels=labels, **LONG)
     with pytest.raises(DataError, match=r"needs both `channel` and `value`"):
         task_from_table(long_frame, labels=labels, stream="bed", time="hours", channel="what")
-    with pytest.raises(DataError, match=r"give StreamLabels, RowLabels or IntervalLabels"):
+    with pytest.raises(
+        DataError, match=r"give StreamLabels, RowLabels, TimeLabels, IntervalLabels"
+    ):
         task_from_table(long_frame, labels="died", **LONG)
     ends = pl.DataFrame({"bed": [3], "start": [5.0], "end": [4.0]})
     with pytest.raises(

@@ -62,7 +62,7 @@ def test_steps_rise_in_straight_lines_and_add_up(rng):
     # Laid anew, nothing of the old ones is left.
     steps.put(0.0, [1], [0.0], [1.0], [2.0])
     torch.testing.assert_close(steps(numbers)[:, 0], 2 * numbers[:, 1].clamp(0, 1))
-    with pytest.raises(ValueError, match="13 steps are to be laid, and there is room for 12"):
+    with pytest.raises(ValueError, match="13 steps were given, and there is room for 12"):
         steps.put(0.0, [0] * 13, [0.0] * 13, [1.0] * 13, [1.0] * 13)
 
 
@@ -185,7 +185,7 @@ def test_what_steps_cannot_be_of_is_said():
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
-        (([0, 1, 0, 1], [0.0] * 4, [1.0] * 4, [1.0] * 4), "4 steps are to be laid"),
+        (([0, 1, 0, 1], [0.0] * 4, [1.0] * 4, [1.0] * 4), "4 steps were given"),
         (([0, 1], [0.0], [1.0, 1.0], [1.0, 1.0]), "2 places, 1 lows, 2 highs and 2 heights"),
         (([2], [0.0], [1.0], [1.0]), "step 0 is of number 2: there are 2, from 0 on"),
         (([-1], [0.0], [1.0], [1.0]), "step 0 is of number -1"),

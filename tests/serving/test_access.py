@@ -33,6 +33,12 @@ ROUTES = [
     ("DELETE", "/v1/streams/b", "write"),
     ("POST", "/v1/alarms/1/acknowledge", "write"),
     ("GET", "/v1/jobs", "read"),
+    ("GET", "/v1/model/shadow", "read"),
+    ("GET", "/v1/model/shadow/difference", "read"),
+    ("POST", "/v1/model/shadow", "admin"),
+    ("DELETE", "/v1/model/shadow", "admin"),
+    ("POST", "/v1/model/shadow/promote", "admin"),
+    ("POST", "/v1/streams/b/end", "write"),
     ("GET", "/v1/webhooks", "read"),
     ("POST", "/v1/admin/webhooks/a/retry", "admin"),
     ("GET", "/v1/admin/audit", "admin"),
@@ -42,6 +48,7 @@ BODIES = {
     "/v1/events": EVENT,
     "/v1/streams/b": {"origin": 0.0},
     "/v1/alarms/1/acknowledge": {"by": "x"},
+    "/v1/model/shadow": {"folder": "there is none"},
 }
 
 

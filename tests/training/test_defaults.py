@@ -56,8 +56,8 @@ def test_what_is_given_is_kept_and_what_no_longer_fits_is_left_out(ward):
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        ({}, (6, 128, 0.3)),
-        ({"readout_ramps": 3}, (3, 128, 0.3)),
+        ({}, (3, 32, 0.5)),
+        ({"readout_ramps": 4}, (4, 32, 0.5)),
         ({"readout_width": None}, (6, None, 0.0)),
         ({"readout_sees_path": False}, (0, None, 0.0)),
     ],
@@ -70,7 +70,7 @@ def test_the_readout_of_series_with_gaps_sees_ramps_unless_told_otherwise(ward, 
 
 def test_with_many_labels_at_rows_the_readout_has_several_members(ward, monkeypatch):
     there = int((~ward.split("train")[1].isnan()).sum())
-    for many, wanted in ((there + 1, (128, 1, 0)), (there, (256, 16, 256))):
+    for many, wanted in ((there + 1, (32, 1, 0)), (there, (256, 16, 256))):
         monkeypatch.setattr(building, "MANY", many)
         config = flat_of(build_model(ward, "neural-cde").config)
         assert tuple(config[f"readout_{name}"] for name in ("width", "members", "steps")) == wanted

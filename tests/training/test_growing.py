@@ -1,5 +1,7 @@
 """Growing: trees beside a trained readout, as LightGBM grew them, with the share that serves the validation split."""
 
+from dataclasses import replace
+
 import lightgbm
 import numpy as np
 import pytest
@@ -113,11 +115,13 @@ def test_without_lightgbm_it_is_said_and_nothing_grows(monkeypatch):
 
 
 def test_trees_are_the_default_of_large_tasks_that_have_room(monkeypatch):
-    task = task_of()
+    rows = task_of()
+    task = replace(rows, per="stream", labels=rows.labels[:, -1])
     monkeypatch.setattr(defaults, "GROWN", len(task.splits["train"]))
     for name, given, wanted in (
         ("neural-cde", {}, True), ("neural-cde", {"control": "linear"}, False), ("gru", {}, False),
     ):  # fmt: skip
         assert defaults.resolve(task, name, given, None, {}).training.trees is wanted
+    assert not defaults.resolve(rows, "neural-cde", {}, None, {}).training.trees
     monkeypatch.setattr(defaults, "GROWN", len(task.splits["train"]) + 1)
     assert not defaults.resolve(task, "neural-cde", {}, None, {}).training.trees

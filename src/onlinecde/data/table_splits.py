@@ -83,7 +83,7 @@ def by_start(
     """Positions of each split, oldest subjects first, by when their first stream starts (stream,).
 
     >>> by_start(np.array([3.0, 1.0, 2.0, 9.0]), "abbc", {"train": 0.5, "test": 0.5})
-    {'train': tensor([0, 1, 2]), 'test': tensor([3])}
+    {'train': tensor([1, 2]), 'test': tensor([0, 3])}
     """
     first: dict[Hashable, float] = {}
     for subject, start in zip(subjects, starts.tolist(), strict=True):

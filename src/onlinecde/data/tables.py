@@ -115,7 +115,8 @@ def task_from_table(
     if static is not None:
         facts = read_table(static, what="table of static features").called(static_stream, stream)
     if labels.table is not None:
-        given = read_table(labels.table, what="table of labels").called(labels_stream, stream)
+        what = "table of intervals" if isinstance(labels, IntervalLabels) else "table of labels"
+        given = read_table(labels.table, what=what).called(labels_stream, stream)
         labels = replace(labels, table=given)
     if windows is not None:
         own, facts, labels = in_windows(own, facts, labels, stream, time, windows, time_unit)

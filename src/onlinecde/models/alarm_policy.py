@@ -167,10 +167,10 @@ class AlarmPolicy:
         after, until = np.asarray(after, np.float64), np.asarray(until, np.float64)
         if self.every is None:
             return np.zeros(after.shape, np.int64), np.zeros(after.shape, np.int64)
-        first = np.floor(after / self.every)
-        first += first * self.every <= after
-        last = np.ceil(until / self.every)
-        last -= last * self.every > until
+        first, last = np.floor(after / self.every), np.ceil(until / self.every)
+        for _ in range(2):  # a quotient may be rounded to the whole number beside
+            first += first * self.every <= after
+            last -= last * self.every > until
         count = np.maximum(last - first + 1, 0)
         return first.astype(np.int64), count.astype(np.int64)
 

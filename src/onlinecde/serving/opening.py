@@ -45,6 +45,8 @@ def default_audit(store: str) -> Path:
     if store.startswith(POSTGRES):
         return Path("onlinecde.audit.jsonl")
     file = Path(store)
+    if not file.name:
+        return Path("onlinecde.audit.jsonl")  # of no store: what opens it says what to give
     return file.with_name(f"{file.name}.audit.jsonl")
 
 

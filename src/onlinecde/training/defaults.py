@@ -415,8 +415,8 @@ def _outlook(task: Task) -> tuple[float, ...]:
 
 
 def _trees_grow(task: Task) -> bool:
-    """Whether trees are grown beside a readout that has room for them: in place of single-feature steps."""
-    enough = len(task.splits.get("train", ())) >= GROWN
+    """Whether trees are grown beside a readout that has room for them: measured for one label a stream alone."""
+    enough = len(task.splits.get("train", ())) >= GROWN and task.per == "stream"
     return enough and task.kind in KINDS and find_spec("lightgbm") is not None
 
 

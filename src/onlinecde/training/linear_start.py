@@ -21,6 +21,9 @@ PENALTIES = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4)
 """Of squared weights of numbers of deviation 1, beside the mean loss, until two in a row are no better on validation"""
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How much of what the MLP learned may be kept"""
+ENOUGH = 0.4
+"""The linear model is put there where it leaves no more than this of a constant's loss: labels are near to what was
+seen last, say. Where it explains less, the MLP alone goes further (docs/tried.md)."""
 LINES = 20_000
 """Labels, evenly spaced, that it is fitted to."""
 STREAMS = 256
@@ -35,7 +38,7 @@ def start_at_linear(
 
     Of a regression it is the number that predicts the label best, often a last value, and beside it what a penalty
     leaves of the others. Of a constant, that number alone and ever smaller penalties it is the `simplest` by validation
-    streams; where that is the constant, nothing is put there.
+    streams; where that is the constant, or leaves more than `ENOUGH` of its loss, nothing is put there.
 
     Returns that loss; None where nothing was put there.
     """
@@ -74,7 +77,7 @@ def start_at_linear(
             break
     best, slope, constant = simplest(tried)
     loss = float(best.sum())
-    if not bool(slope.any()):
+    if not bool(slope.any()) or loss > ENOUGH * float(tried[0][0].sum()):
         return None
     slope = slope / spread[:, None]
     direct.weight.copy_(slope.T)

@@ -61,12 +61,12 @@ def lifecycle_routes(service: Service) -> APIRouter:
             raise Problem(422, "folder_bad", "`folder` is not a folder's name.", field="folder")
         return reply(models.Shadow.of(await service.begin_shadow(folder)))
 
-    @router.post("/v1/model/shadow/promote", responses=answers_of(models.Shadow, 409))
+    @router.post("/v1/model/shadow/promote", responses=answers_of(models.Shadow, 404, 409))
     async def promote() -> Response:
         """Let it take over, once it is built: from the next event on it answers."""
         return reply(models.Shadow.of(await service.promote_shadow()))
 
-    @router.delete("/v1/model/shadow", status_code=204, responses=_nothing(409))
+    @router.delete("/v1/model/shadow", status_code=204, responses=_nothing(404, 409))
     async def discard() -> Response:
         """Throw it away."""
         await service.do(engine.shadow.discard)
