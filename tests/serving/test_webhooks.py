@@ -17,7 +17,7 @@ from onlinecde.serving import ServingError, TokenBook
 from onlinecde.serving.webhooks import Target, read_targets
 from onlinecde.streaming import Engine, Event, MemoryStore, SQLiteStore
 
-KILLS = int(os.environ.get("ONLINECDE_KILLS", "3"))
+KILLS = int(os.environ.get("ONLINECDE_KILLS", "1"))
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 CHANNELS = ("heart_rate", "lactate", "oxygen", "pressure")
 
