@@ -97,7 +97,7 @@ def test_what_one_process_refuses_is_refused_before_workers_are_asked(tmp_path):
     task = simulate_ward(40, seed=1, hours=10).task
     fit(task, "gru", tmp_path / "a", epochs=1, model_settings={"hidden": 4}, device="cpu")
     with pytest.raises(FitError, match="holds a run with other settings"):
-        fit_on_ray(task, "gru", tmp_path / "a", epochs=2, model_settings={"hidden": 4})
+        fit_on_ray(task, "gru", tmp_path / "a", epochs=1, lr=0.01, model_settings={"hidden": 4})
     with pytest.raises(FitError, match="step_control is 'batch'"):
         sizes = {"method": "dopri5", "rtol": 1e-3, "atol": 1e-3, "step_control": "batch"}
         fit_on_ray(task, out=tmp_path / "b", model_settings=sizes)

@@ -151,8 +151,8 @@ class Bucket:
         """
         store, result = self.store, {}
         rows: dict[int, list[PackedRow]] = {}
-        for number, when, _, *row in store.noted.rows:
-            rows.setdefault(number, []).append((when, *row))
+        for number, when, _, events, more, outputs, _ in store.noted.rows:
+            rows.setdefault(number, []).append((when, events, more, outputs))
         for number in {one[0] for one in store.noted.checkpoints}:
             store.open(number)  # a parcel is extended by rows only
         streams, states = store.streams(list(rows)), store.states(list(rows))
