@@ -69,8 +69,8 @@ def test_processes_wait_for_whoever_compiles(tmp_path):
     assert (tmp_path / "times").read_text() == "x"
 
 
-def test_the_helper_compiles_in_a_process_of_its_own(tmp_path):
-    """What it takes longest to compile is left out: that groups are complete is asked of the marks alone."""
+def test_every_group_is_marked_once_it_is_ready():
+    """The real groups, compiled here or found: both precisions have marks of their own."""
     groups = {dtype: first_use._mark("backward", dtype) for dtype in ("float32", "float64")}
     assert len(set(groups.values())) == 2
     before = time.monotonic()

@@ -36,13 +36,6 @@ def ready(group: str, dtype: np.dtype) -> None:
             _make_ready(group, dtype.name)
 
 
-def compile_all(dtypes: tuple[str, ...] = ("float32", "float64")) -> None:
-    """Compile all groups for these dtypes where they are not, and keep them."""
-    for dtype in dtypes:
-        for group in GROUPS:
-            ready(group, np.dtype(dtype))
-
-
 def _make_ready(group: str, dtype: str) -> None:
     global _alone
     # Marked first: the problem below asks for the same group again.
